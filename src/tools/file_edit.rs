@@ -821,4 +821,45 @@ mod tests {
         );
         assert_eq!(std::fs::read_dir(fixture.path()).unwrap().count(), 1);
     }
+
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    #[tokio::test]
+    async fn hooks_and_programs_that_gits_configuration_names_are_the_users_to_write() {
+        let fixture = Fixture::new();
+        let tool = fixture.tool("file_edit");
+        let config = "[core]\n\thooksPath = .ours\n[include]\n\tpath = ../shared\n";
+        fixture.write(".git/config", config);
+        fixture.write("shared", "[filter \"x\"]\n\tclean = sh tools/clean.sh\n");
+        fixture.write("src/main.rs", "x");
+        fixture.write(".ours/pre-commit", "x");
+        fixture.write("sub/.git/config", "[core]\n\thooksPath = hooks\n");
+
+        let edit = async |path: &str| {
+            let new = serde_json::json!({ "path": path, "old_text": "", "new_text": "evil" });
+            let old = serde_json::json!({ "path": path, "old_text": "x", "new_text": "evil" });
+            let exists = fixture.path().join(path).exists();
+            let arguments = if exists { old } else { new }.to_string();
+            fixture.call(&tool, &arguments).await.is_ok()
+        };
+        for path in [
+            ".ours/pre-commit",
+            "./.ours/pre-push",
+            ".OURS/x",
+            "shared",
+            "tools/clean.sh",
+            "sub/hooks/pre-commit",
+            "sub/../sub/hooks/x",
+        ] {
+            assert!(!edit(path).await, "{path}");
+        }
+        for path in [
+            "src/main.rs",
+            "tools/other.sh",
+            "hooks/x",
+            "sub/hooks.md",
+            "sub/src/hooks/x",
+        ] {
+            assert!(edit(path).await, "{path}");
+        }
+    }
 }

@@ -88,6 +88,10 @@ impl Root {
         let parts_of = self
             .git_folders(path)
             .ok_or_else(|| PathError::Protected(given.to_owned()))?;
+        #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+        if !self.private && super::guard::is_named_by_git(self, path) {
+            return Err(PathError::Protected(given.to_owned()));
+        }
         if make_folders && self.quota().is_bounded() {
             self.room_for(given, self.missing_names(path), 0)?;
         }

@@ -8,10 +8,18 @@
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) mod index;
 
-/// Names in a repository that decide which programs git runs, or where git looks for such files.
+/// Names in a repository that decide which programs git runs, where git looks for such files, or to
+/// which server it sends: a remote that no configuration knows is read from `remotes` or `branches`.
 /// Covers the main repository and linked worktrees (`.git/worktrees/NAME`).
-pub(crate) const PROGRAM_NAMES: &[&str] =
-    &["hooks", "config", "config.worktree", "commondir", "gitdir"];
+pub(crate) const PROGRAM_NAMES: &[&str] = &[
+    "hooks",
+    "config",
+    "config.worktree",
+    "commondir",
+    "gitdir",
+    "branches",
+    "remotes",
+];
 
 /// Folders in a repository that hold more repositories: submodules, and the files of linked
 /// worktrees.

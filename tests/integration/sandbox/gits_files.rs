@@ -2,6 +2,8 @@
 //! the user's git would read or write files that no command can reach. Each attack is tried behind
 //! every boundary; then the user's git is run outside of them.
 
+use std::process::{Command, Stdio};
+
 use super::{
     doors::{all, config, git, user_git, users_repository},
     *,
@@ -344,4 +346,150 @@ async fn settings_behind_a_link_are_left_by_no_command() {
 #[test]
 fn gits_files_are_examined_for_an_unprivileged_user_too() {
     stranger::again_as_stranger(&["sandbox::gits_files::"]);
+}
+
+#[tokio::test]
+async fn no_command_runs_beside_a_configuration_that_cannot_be_read() {
+    let test = "no_command_runs_beside_a_configuration_that_cannot_be_read";
+    if Command::new("perl").arg("-e1").status().is_err() {
+        writeln!(
+            &mut std::io::stderr(),
+            "SKIPPED: {test}: perl is not installed"
+        )
+        .unwrap();
+        return;
+    }
+    // What opens a file on which another process has a lease waits, or fails.
+    let lease = "use Fcntl; $| = 1; $SIG{IO} = 'IGNORE'; open(F, '<', $ARGV[0]) or die; \
+                 fcntl(F, 1024, F_WRLCK) or die qq(refused\\n); print qq(taken\\n); sleep 30";
+    each(all(test), async |fixture| {
+        users_repository(&fixture, ".");
+        user_git(&fixture, ".", &["config", "core.hooksPath", ".githooks"]);
+        fs::create_dir(fixture.path(".githooks")).unwrap();
+        fs::write(fixture.path(".githooks/pre-commit"), "true\n").unwrap();
+        fs::write(fixture.path("lease.pl"), lease).unwrap();
+        let mut holder = Command::new("perl")
+            .args(["-e", lease])
+            .arg(fixture.path(".git/config"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 5];
+        std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut said).unwrap();
+        assert_eq!(&said, b"taken");
+
+        let beside = fixture
+            .exec(
+                "echo evil >> .githooks/pre-commit",
+                Duration::from_secs(20),
+                CancellationToken::new(),
+            )
+            .await;
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        let own = fixture.run("timeout 5 perl lease.pl .git/config").await;
+
+        let error = beside.unwrap_err().to_string();
+        assert!(error.contains(".git/config\" cannot be read"), "{error}");
+        assert_eq!(own.stdout, "", "{}", fixture.kind());
+        assert!(own.stderr.contains("refused"), "{}", own.stderr);
+        let hook = fs::read_to_string(fixture.path(".githooks/pre-commit")).unwrap();
+        assert_eq!(hook, "true\n", "{}", fixture.kind());
+    })
+    .await;
+}
+
+/// A sandbox over the fixture's workspace for an account whose home is the folder around it.
+fn of_an_account(fixture: &SandboxFixture, only: Boundary) -> SandboxFixture {
+    let root = Root::open(
+        fixture.path(""),
+        PathRules::default().with_home(Some(fixture.folder.path().to_owned())),
+    )
+    .unwrap();
+    let options = Options {
+        only: Some(only),
+        helper: Some(helper()),
+        ..Options::default()
+    };
+    let spawner = Spawner::start_with(ControlGroups::Auto).unwrap();
+    let detected = detect_with(&Arc::new(root), Mode::Linux, &spawner, options).unwrap();
+    SandboxFixture {
+        folder: tempfile::tempdir().unwrap(),
+        sandbox: detected.sandbox.unwrap(),
+    }
+}
+
+#[tokio::test]
+async fn hooks_and_programs_that_the_configuration_of_the_account_names_are_the_users() {
+    let test = "hooks_and_programs_that_the_configuration_of_the_account_names_are_the_users";
+    let boundaries = [Boundary::Bubblewrap, Boundary::Landlock]
+        .into_iter()
+        .filter_map(|only| Some((only, SandboxFixture::of(test, only, ExecLimits::default())?)));
+    for (only, fixture) in boundaries {
+        let mark = fixture.folder.path().join("mark");
+        let hook = format!("#!/bin/sh\ntouch {}\n", mark.display());
+        fs::write(fixture.path("hook.txt"), &hook).unwrap();
+        fs::write(
+            fixture.folder.path().join(".gitconfig"),
+            "[core]\n\thooksPath = .ours\n[include]\n\tpath = more\n",
+        )
+        .unwrap();
+        fs::write(
+            fixture.folder.path().join("more"),
+            "[diff \"x\"]\n\ttextconv = sh tools/show.sh\n",
+        )
+        .unwrap();
+        for repository in ["a", "b", "c"] {
+            users_repository(&fixture, repository);
+            for folder in ["tools", ".ours"] {
+                fs::create_dir_all(fixture.path(repository).join(folder)).unwrap();
+            }
+            fs::write(fixture.path(repository).join("tools/show.sh"), "true\n").unwrap();
+        }
+        fs::remove_dir(fixture.path("b/.ours")).unwrap();
+        // Spellings of the same folder by the account, and by a way out and in.
+        fs::create_dir_all(fixture.path("c/.own")).unwrap();
+        user_git(
+            &fixture,
+            "c",
+            &["config", "core.hooksPath", "~/workspace/c/.own"],
+        );
+        fs::create_dir_all(fixture.path("a/.other")).unwrap();
+        user_git(
+            &fixture,
+            "a",
+            &["config", "core.hooksPath", "../../workspace/a/.other"],
+        );
+
+        let plant = |folder: &str| {
+            format!(
+                "mkdir -p {folder}; cp hook.txt {folder}/pre-commit; chmod +x {folder}/pre-commit; "
+            )
+        };
+        let command: String = ["a/.ours", "a/.other", "b/.ours", "c/.own", "new/.ours"]
+            .map(plant)
+            .concat();
+        let command = format!(
+            "git init -q new; {command} for r in a b c; do cp hook.txt $r/tools/show.sh; done"
+        );
+        let result = of_an_account(&fixture, only).run(&command).await;
+
+        for repository in ["a", "b", "c", "new"] {
+            git(
+                &fixture,
+                repository,
+                &["commit", "-q", "--allow-empty", "-m", "x"],
+            );
+            assert!(!mark.exists(), "{only:?} {repository}: {}", result.stderr);
+        }
+        for repository in ["a", "b", "c"] {
+            let path = fixture.path(repository).join("tools/show.sh");
+            assert_eq!(fs::read_to_string(path).unwrap(), "true\n", "{only:?}");
+        }
+        assert!(
+            result.stderr.contains("[refused: b/.ours "),
+            "{}",
+            result.stderr
+        );
+    }
 }

@@ -46,6 +46,7 @@ use known::{Known, WrittenKnown};
 use listings::Listings;
 use parking_lot::{Mutex, MutexGuard};
 use search::Unguarded;
+pub(in crate::sandbox::fs) use search::is_named_by_git;
 use serde::{Deserialize, Serialize};
 
 use super::{

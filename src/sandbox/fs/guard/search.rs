@@ -6,6 +6,8 @@
 //! **Invariant:** nothing is skipped silently. A folder that cannot be searched is protected as a
 //! whole, or the search fails.
 
+mod account;
+mod file;
 mod links;
 mod open;
 mod repositories;
@@ -28,6 +30,8 @@ use super::{
     known::Known,
     listings::{CachedFolder, Listing, Listings, Remembered, Seen, Stamp, Way},
 };
+use account::Named;
+pub(in crate::sandbox::fs) use file::is_named_by_git;
 pub(super) use open::{all_names, open_real, read};
 use open::{reopen, reopen_root};
 
@@ -97,6 +101,10 @@ pub(in crate::sandbox) enum Unguarded {
         "the workspace cannot be guarded: the folder {0:?} cannot be searched ({1}); make it readable or choose another workspace"
     )]
     Unreadable(String, String),
+    #[error(
+        "the workspace cannot be guarded: git's configuration {0:?} cannot be read ({1}); make it readable or choose another workspace"
+    )]
+    Settings(String, String),
 }
 
 /// The purpose of a search: what it looks for and what it may do.
@@ -171,6 +179,10 @@ struct Search<'a> {
     seen: Vec<Seen<'a>>,
     missed: Vec<Unguarded>,
     repositories: BTreeSet<PathBuf>,
+    /// Hooks, programs and included files that git's configuration names, which may not exist.
+    named: Vec<PathBuf>,
+    /// What the configuration of the account names.
+    account: Arc<Named>,
     /// Folders of the last search come first. A command may create very many new folders, and the
     /// damage it can hide among them is smaller than in the old ones.
     known: VecDeque<Item<'a>>,
@@ -266,6 +278,8 @@ impl<'a> Search<'a> {
             seen: Vec::new(),
             missed: Vec::new(),
             repositories: BTreeSet::new(),
+            named: Vec::new(),
+            account: Arc::new(account::named(root.rules())),
             known: VecDeque::new(),
             fresh: VecDeque::new(),
             listed: 0,

@@ -17,16 +17,19 @@ use rustix::{
 };
 
 use super::{
-    found::FileStatus,
+    found::{FileStatus, names_of},
     known::Known,
     listings::Listings,
     search::{self, Searched, all_names, open_real},
 };
-use crate::sandbox::fs::{Root, shown};
+use crate::sandbox::fs::{Root, jail::FOLDER, shown};
 
 /// Numbered names that are tried for a file moved aside, before a random name is used.
 const NUMBERS_MAX: u32 = 1000;
 const CHANCES_MAX: u32 = 8;
+
+/// Folders that are removed for the sake of room.
+const REMOVALS_MAX: u32 = 10_000;
 
 /// Bytes kept of the file's name; a name has 255 at most.
 const NAME_KEPT: usize = 200;
@@ -65,7 +68,7 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
 }
 
 /// Whether a new file is one that git itself creates in a new repository or worktree and that runs
-/// nothing: a `hooks` folder with git's own samples, or the path from a linked worktree to the
+/// nothing: a `hooks` folder with git's own samples, a folder of remotes without one, or the path from a linked worktree to the
 /// repository that contains it, which the search finds by itself.
 fn is_harmless(root: &Root, path: &Path) -> bool {
     // The configuration of a folder that git takes for a repository only from there is not searched
@@ -82,6 +85,9 @@ fn is_harmless(root: &Root, path: &Path) -> bool {
     match path.file_name().and_then(OsStr::to_str) {
         Some("hooks") => open_real(root, path)
             .is_ok_and(|dir| all_names(&dir, |name| name.ends_with(b".sample"))),
+        Some("branches" | "remotes") => {
+            open_real(root, path).is_ok_and(|dir| all_names(&dir, |_| false))
+        }
         Some("commondir") => {
             is_in_worktrees()
                 && search::read(root, path)
@@ -128,7 +134,48 @@ fn rename_or_remove(dir: &OwnedFd, name: &OsStr) -> Result<Option<OsString>, Err
     match rename_aside(dir, name) {
         Ok(aside) => Ok(Some(aside)),
         Err(errno @ (Errno::ACCESS | Errno::PERM)) => Err(errno),
-        Err(_) => rustix::fs::unlinkat(dir, name, AtFlags::empty()).map(|()| None),
+        Err(_) => make_room(dir, name, rename_aside),
+    }
+}
+
+/// Removes a file, or what lies in a folder, from the inside, until a rename finds room on the disk or
+/// nothing is left. A command that fills the disk loses what it put into such a folder.
+fn make_room(
+    dir: &OwnedFd,
+    name: &OsStr,
+    rename: impl Fn(&OwnedFd, &OsStr) -> Result<OsString, Errno>,
+) -> Result<Option<OsString>, Errno> {
+    for _ in 0..REMOVALS_MAX {
+        match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(None),
+            Err(_) => remove_innermost(dir, name)?,
+        }
+        if let Ok(aside) = rename(dir, name) {
+            return Ok(Some(aside));
+        }
+    }
+    Err(Errno::NOSPC)
+}
+
+/// Removes the files of a folder and of the first folder in each, and the innermost of these folders.
+fn remove_innermost(dir: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    let mut above = dir.try_clone().map_err(|_| Errno::MFILE)?;
+    let mut name = name.to_owned();
+    loop {
+        let here = rustix::fs::openat(&above, &name, FOLDER, Mode::empty())?;
+        let is_left =
+            |entry: &OsString| rustix::fs::unlinkat(&here, entry, AtFlags::empty()).is_err();
+        match names_of(&here).into_iter().filter(is_left).last() {
+            Some(folder) => {
+                above = here;
+                name = folder;
+            }
+            // Of very many files, some are left for the next time.
+            None => match rustix::fs::unlinkat(&above, &name, AtFlags::REMOVEDIR) {
+                Err(Errno::NOTEMPTY) => return Ok(()),
+                removed => return removed,
+            },
+        }
     }
 }
 
@@ -168,4 +215,41 @@ fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
         }
     }
     Err(Errno::EXIST)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_folder_for_whose_new_name_the_disk_has_no_room_is_removed_and_nothing_behind_its_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path);
+        fs::create_dir_all(at(".claude/a/b/c")).unwrap();
+        fs::create_dir_all(at(".claude/d")).unwrap();
+        fs::create_dir(at("kept")).unwrap();
+        for file in [".claude/settings.json", ".claude/a/b/x", "kept/x"] {
+            fs::write(at(file), "x").unwrap();
+        }
+        symlink("../../kept", at(".claude/a/link")).unwrap();
+        let dir = OwnedFd::from(fs::File::open(folder.path()).unwrap());
+        let name = OsStr::new(".claude");
+
+        // There is room as soon as two folders are gone.
+        let tries = std::cell::Cell::new(0);
+        let moved = make_room(&dir, name, |dir, name| {
+            tries.set(tries.get() + 1);
+            if tries.get() < 2 {
+                return Err(Errno::NOSPC);
+            }
+            rename_aside(dir, name)
+        });
+        assert_eq!(moved, Ok(Some(".claude.refused".into())));
+        fs::rename(at(".claude.refused"), at(".claude")).unwrap();
+
+        assert_eq!(make_room(&dir, name, |_, _| Err(Errno::NOSPC)), Ok(None));
+        assert!(!at(".claude").exists() && at("kept/x").exists());
+    }
 }

@@ -68,16 +68,19 @@ pub(in super::super) fn all_names(dir: &OwnedFd, passes: impl Fn(&[u8]) -> bool)
 
 /// Reads the beginning of a file, without following links.
 pub(in super::super) fn read(root: &Root, path: &Path) -> Option<Vec<u8>> {
-    let fd = root
-        .open_real(
-            path,
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
-        )
-        .ok()?;
+    try_read(root, path).ok()
+}
+
+/// As [`read`], for a file whose content decides what is protected.
+pub(super) fn try_read(root: &Root, path: &Path) -> Result<Vec<u8>, Errno> {
+    let fd = root.open_real(
+        path,
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC,
+    )?;
     let mut content = Vec::new();
     std::fs::File::from(fd)
         .take(GIT_FILE_BYTES_MAX as u64)
         .read_to_end(&mut content)
-        .ok()?;
-    Some(content)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(content)
 }

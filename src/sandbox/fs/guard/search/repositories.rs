@@ -11,21 +11,28 @@ use std::{
 use rustix::fs::{AtFlags, FileType, OFlags};
 
 use super::{
-    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, is_git, open_real, read,
+    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, Unguarded,
+    account::{self, Named},
+    is_git,
+    open::try_read,
+    open_real, read,
 };
-use crate::sandbox::fs::{
-    git::{
-        ConfigPath, PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FILES, WAITING_FOLDERS,
-        config_paths,
-        index::{self, Index},
-        waiting_file_is_dangerous,
+use crate::{
+    real_path::real_or_nearest,
+    sandbox::fs::{
+        git::{
+            PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FILES, WAITING_FOLDERS, config_paths,
+            index::{self, Index},
+            waiting_file_is_dangerous,
+        },
+        guard::found::names_of,
+        shown,
     },
-    guard::found::names_of,
 };
 
 /// Configuration files that one configuration may include, and linked working trees whose hooks are
 /// looked at.
-const INCLUDES_MAX: usize = 100;
+pub(super) const INCLUDES_MAX: usize = 100;
 
 impl Search<'_> {
     /// Protects the files of a repository that decide which programs git runs.
@@ -46,6 +53,8 @@ impl Search<'_> {
             }
         }
         self.search_paths(path, here);
+        let account = self.account.clone();
+        self.protect_named(path, &account);
         // Git reads the configuration of the folder that `commondir` names, whatever else lies there.
         if let Some(content) = read(self.root, &path.join("commondir"))
             && let Some(common) =
@@ -107,59 +116,89 @@ impl Search<'_> {
         self.found.protect(path, status, here);
     }
 
-    /// Protects the hooks and included configuration that a repository's configuration names, and
-    /// those that included configuration names.
+    /// Protects the hooks, programs and included configuration that a repository's configuration
+    /// names, and those that included configuration names.
     fn follow_config(&mut self, config: &Path) {
         let Some(repository) = config.parent() else {
             return;
         };
-        let mut hooks = Vec::new();
-        let mut programs = Vec::new();
-        let mut tops = self.working_trees(repository);
+        let mut named = Named::default();
         let mut files = vec![config.to_owned()];
         let mut next = 0;
         while let Some(file) = files.get(next).cloned() {
             next += 1;
-            let content = read(self.root, &file).unwrap_or_default();
-            for path in config_paths(&String::from_utf8_lossy(&content)) {
-                match path {
-                    ConfigPath::Hooks(path) => hooks.push(path),
-                    ConfigPath::WorkTree(path) => tops.push(repository.join(path)),
-                    ConfigPath::Program(path) => programs.push(path),
-                    ConfigPath::Include(path) => {
-                        let included = file.parent().unwrap_or(repository).join(path);
-                        if let Some(included) = self.locate(&included)
-                            && files.len() < INCLUDES_MAX
-                            && !files.contains(&included)
-                        {
-                            self.protect_target(included.clone(), config);
-                            files.push(included);
-                        }
+            let content = match try_read(self.root, &file) {
+                Ok(content) => content,
+                Err(errno) => {
+                    // What it names is not known, so it cannot be protected.
+                    if self
+                        .status(&file)
+                        .is_ok_and(|status| status.kind == FileType::RegularFile)
+                    {
+                        self.missed.push(Unguarded::Settings(
+                            shown(&file),
+                            std::io::Error::from(errno).to_string(),
+                        ));
                     }
+                    continue;
+                }
+            };
+            for path in config_paths(&String::from_utf8_lossy(&content)) {
+                let Some(include) = named.add(path) else {
+                    continue;
+                };
+                let folder = file.parent().unwrap_or(repository);
+                match self.locate_named(folder, &include) {
+                    Some(included) if files.len() < INCLUDES_MAX && !files.contains(&included) => {
+                        self.protect_target(included.clone(), config);
+                        files.push(included);
+                    }
+                    Some(_) => {}
+                    None => account::read(self.root.rules(), Path::new(&include), &mut named),
                 }
             }
         }
-        for path in tops
-            .iter()
-            .flat_map(|top| hooks.iter().map(|hooks| top.join(hooks)))
-        {
-            if let Some(target) = self.locate(&path) {
-                self.protect_target(target, config);
+        self.protect_named(repository, &named);
+    }
+
+    /// Protects what git's configuration names in the working trees of a repository.
+    pub(super) fn protect_named(&mut self, repository: &Path, named: &Named) {
+        let mut tops = self.working_trees(repository);
+        tops.extend(named.tops.iter().map(|top| repository.join(top)));
+        let origin = repository.join("config");
+        for top in &tops {
+            for hooks in &named.hooks {
+                if let Some(target) = self.locate_named(top, hooks) {
+                    self.protect_target(target, &origin);
+                }
+            }
+            for program in named.programs.iter().take(INCLUDES_MAX) {
+                let Some(target) = self.locate_named(top, program) else {
+                    continue;
+                };
+                match self.status(&target) {
+                    Ok(status) if status.kind == FileType::RegularFile => {
+                        self.protect_target(target, &origin);
+                    }
+                    Ok(_) => {}
+                    Err(_) => self.named.push(target),
+                }
             }
         }
-        programs.truncate(INCLUDES_MAX);
-        for path in tops
-            .iter()
-            .flat_map(|top| programs.iter().map(|program| top.join(program)))
-        {
-            if let Some(target) = self.locate(&path)
-                && self
-                    .status(&target)
-                    .is_ok_and(|status| status.kind == FileType::RegularFile)
-            {
-                self.protect_target(target, config);
-            }
-        }
+    }
+
+    /// The place of a path of git's configuration, which may begin with `~`, and may leave the
+    /// workspace and return.
+    fn locate_named(&self, folder: &Path, path: &str) -> Option<PathBuf> {
+        let path = match path.strip_prefix("~/") {
+            Some(rest) => self.root.rules().home.as_ref()?.join(rest),
+            None => folder.join(path),
+        };
+        self.locate(&path).or_else(|| {
+            let real = self.root.real_path();
+            let path = real_or_nearest(&real.join(path));
+            self.locate(path.strip_prefix(real).ok()?)
+        })
     }
 
     /// Before a command, remembers the index of a repository. After it, protects the files by which
@@ -290,6 +329,9 @@ impl Search<'_> {
     /// because of a file in it.
     fn protect_target(&mut self, target: PathBuf, origin: &Path) {
         let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
+        if !is_above {
+            self.named.push(target.clone());
+        }
         if !is_above
             && let Ok(status) = self.status(&target)
             && status.is_coverable()
@@ -300,7 +342,7 @@ impl Search<'_> {
     }
 
     /// Protects the target of a protected link as well.
-    fn follow(&mut self, link: &Path) {
+    pub(super) fn follow(&mut self, link: &Path) {
         let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else {
             return;
         };
