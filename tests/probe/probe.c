@@ -270,6 +270,12 @@ static void workspace(void) {
     TRY("own file: write", writes("own"));
     TRY("own file: chmod", chmod("own", 0644));
     TRY("own file: chown to the superuser of the host", chown("own", 0, 0));
+    TRY("own file: lease for writing", fcntl(opens("own", O_RDONLY), F_SETLEASE, F_WRLCK));
+    TRY("own file: lease for reading", fcntl(opens("own", O_RDONLY), F_SETLEASE, F_RDLCK));
+    TRY("own file: delegation", fcntl(opens("own", O_RDONLY), 1040, "\0\0\0\0\1\0\0\0"));
+    TRY("protected: lease on .git/config", fcntl(opens("../.git/config", O_RDONLY), F_SETLEASE, F_WRLCK));
+    TRY("system's file: lease", fcntl(opens("/etc/ld.so.cache", O_RDONLY), F_SETLEASE, F_WRLCK));
+    TRY("own folder: notices", fcntl(opens(".", O_RDONLY), F_NOTIFY, DN_CREATE));
     TRY("own file: attribute", setxattr("own", "user.x", "y", 1, 0));
     TRY("own file: capability", setxattr("own", "security.capability", "\1\0\0\2\1\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, 0));
     TRY("own device: characters", mknod("device", S_IFCHR | 0600, makedev(1, 3)));

@@ -222,6 +222,10 @@ pub(super) const CONTROLS: &[u64] = &[0x5412, 0x541C];
 /// file, and behind Landlock that file may lie outside the workspace.
 pub(super) const LANDLOCK_CONTROLS: &[u64] = &[0x4008_6602, 0x4004_6602, 0x401C_5820];
 
+/// Commands of `fcntl` that make another program wait when it opens a file, up to 45 s each, or fail:
+/// a lease, notices about a folder, and a delegation. A lease needs no right to write.
+pub(super) const LEASES: &[u64] = &[1024, 1026, 1040];
+
 /// Socket types allowed for socket pairs: streams and packets, whose ends stay connected to each
 /// other. A datagram socket can send to any address.
 pub(super) const PAIRS: [u64; 2] = [libc::SOCK_STREAM as u64, libc::SOCK_SEQPACKET as u64];

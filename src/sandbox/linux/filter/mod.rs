@@ -6,7 +6,7 @@
 //! ([`install`]) or bubblewrap receives ([`bytes`]) · `parser` is the filter of the PDF reader, an
 //! allow-list · `tests` interpret the programs as the kernel does, call by call.
 //!
-//! Both boundaries refuse keyrings, io_uring, mounts, namespaces, file handles, administration,
+//! Both boundaries refuse keyrings, io_uring, mounts, namespaces, file handles, leases, administration,
 //! calls newer than the list, and every type of socket except internet sockets and unnamed pairs.
 //! Landlock has no namespaces, so behind it the filter also refuses internet sockets, other
 //! processes and System V IPC. A filter sees numbers, not paths. So where other mounts are writable
@@ -228,13 +228,13 @@ fn refused(behind: Behind) -> Result<Rules, String> {
             rules.insert(*call, owners_rights(*mode, *flags)?);
         }
     }
-    rules.insert(
-        libc::SYS_ioctl,
-        controls
-            .into_iter()
-            .map(|request| rule([is(1, Op::Eq, request)]))
-            .collect::<Result<_, _>>()?,
-    );
+    for (call, second) in [
+        (libc::SYS_ioctl, controls.as_slice()),
+        (libc::SYS_fcntl, calls::LEASES),
+    ] {
+        let each = second.iter().map(|value| rule([is(1, Op::Eq, *value)]));
+        rules.insert(call, each.collect::<Result<_, _>>()?);
+    }
     Ok(rules)
 }
 

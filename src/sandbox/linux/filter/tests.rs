@@ -385,3 +385,30 @@ fn no_filter_lets_a_file_be_made_that_runs_with_its_owners_rights() {
         );
     }
 }
+
+#[test]
+fn a_command_takes_no_lease_by_which_programs_outside_would_wait() {
+    for behind in every() {
+        for command in calls::LEASES {
+            let arguments = [3, *command, 1];
+            assert_eq!(
+                verdict(behind, Uncounted::Allowed, libc::SYS_fcntl, &arguments),
+                EPERM,
+                "{behind:?} {command}"
+            );
+        }
+        for command in [
+            libc::F_DUPFD,
+            libc::F_GETFL,
+            libc::F_SETLK,
+            libc::F_GETLEASE,
+        ] {
+            let arguments = [3, u64::from(command.unsigned_abs()), 1];
+            assert_eq!(
+                verdict(behind, Uncounted::Allowed, libc::SYS_fcntl, &arguments),
+                ALLOWED,
+                "{behind:?} {command}"
+            );
+        }
+    }
+}
