@@ -9,11 +9,15 @@ use std::{
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{GIT_FILE_BYTES_MAX, repositories::INCLUDES_MAX};
+use super::GIT_FILE_BYTES_MAX;
 use crate::sandbox::{
     PathRules,
     fs::git::{ConfigPath, config_paths},
 };
+
+/// Configuration files that one configuration may include, and linked working trees whose hooks are
+/// looked at.
+pub(super) const INCLUDES_MAX: usize = 100;
 
 /// The configuration files of an account, relative to its home folder.
 const FILES: [&str; 2] = [".gitconfig", ".config/git/config"];

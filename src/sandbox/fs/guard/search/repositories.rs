@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, OFlags};
 
 use super::{
     FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, Unguarded,
-    account::{self, Named},
+    account::{self, INCLUDES_MAX, Named},
     is_git,
     open::try_read,
     open_real, read,
@@ -29,10 +29,6 @@ use crate::{
         shown,
     },
 };
-
-/// Configuration files that one configuration may include, and linked working trees whose hooks are
-/// looked at.
-pub(super) const INCLUDES_MAX: usize = 100;
 
 impl Search<'_> {
     /// Protects the files of a repository that decide which programs git runs.
