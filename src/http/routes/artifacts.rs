@@ -23,7 +23,8 @@ use crate::http::{
     shared::App,
 };
 
-/// Conversations read at a time while an artifact is searched without a conversation id.
+/// Conversations in which an artifact is searched without a conversation id. Each is a read of the
+/// store, so a tenant with more conversations has to name one.
 const SEARCHED: usize = 256;
 
 /// Most bytes of one response; clients read larger artifacts by ranges.
@@ -36,8 +37,8 @@ const CHUNK_BYTES: u64 = 1024 * 1024;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(in crate::http) struct Of {
-    /// The conversation that the artifact belongs to. Absent: all of the tenant's conversations are
-    /// searched.
+    /// The conversation that the artifact belongs to. Absent: the tenant's conversations are searched,
+    /// unless they are more than 256.
     conversation: Option<String>,
 }
 
@@ -66,6 +67,11 @@ pub(in crate::http) async fn get(
 ) -> Result<Response, Problem> {
     // A malformed id gets the 404 of an unknown one, which reveals nothing about valid ids.
     let id = ArtifactId::parse(&id).map_err(|_| Problem::not_found("artifact"))?;
+    // Before the look-up, so that few searches of a tenant run at a time.
+    let room = app
+        .answers
+        .take(&tenant, &connection, CHUNK_BYTES as usize)
+        .await?;
     let meta = match of.conversation {
         Some(conversation) => {
             let conversation =
@@ -98,10 +104,6 @@ pub(in crate::http) async fn get(
         }
     };
     let range = range.start..range.end.min(range.start.saturating_add(ANSWER_BYTES_MAX));
-    let room = app
-        .answers
-        .take(&tenant, &connection, CHUNK_BYTES as usize)
-        .await?;
     let owner = Scope::new(tenant, meta.conversation_id);
     let parts = Parts {
         app: app.clone(),
@@ -191,33 +193,31 @@ impl Parts {
 /// Searches the tenant's conversations in order of id and returns the first match.
 async fn find(app: &App, tenant: &TenantId, id: &ArtifactId) -> Result<ArtifactMeta, Problem> {
     let artifacts = app.host.artifacts();
-    let mut after = None;
-    loop {
-        let page = app
-            .host
-            .tenant(tenant)
-            .conversations(ListQuery {
-                after,
-                count: SEARCHED,
-                open: None,
-                subagents: false,
-            })
-            .await?;
-        let Some(last) = page.last() else {
-            return Err(Problem::not_found("artifact"));
-        };
-        after = Some(last.conversation.clone());
-        for row in page {
-            match artifacts
-                .meta(Scope::new(tenant.clone(), row.conversation), id.clone())
-                .await
-            {
-                Ok(meta) => return Ok(meta),
-                Err(ArtifactError::NotFound(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
+    let rows = app
+        .host
+        .tenant(tenant)
+        .conversations(ListQuery {
+            after: None,
+            count: SEARCHED + 1,
+            open: None,
+            subagents: false,
+        })
+        .await?;
+    if rows.len() > SEARCHED {
+        let detail = format!("is needed where a tenant has more than {SEARCHED} conversations");
+        return Err(Problem::bad_parameter("conversation", detail));
+    }
+    for row in rows {
+        match artifacts
+            .meta(Scope::new(tenant.clone(), row.conversation), id.clone())
+            .await
+        {
+            Ok(meta) => return Ok(meta),
+            Err(ArtifactError::NotFound(_)) => {}
+            Err(error) => return Err(error.into()),
         }
     }
+    Err(Problem::not_found("artifact"))
 }
 
 /// A parsed `Range` header with one range.

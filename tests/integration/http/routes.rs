@@ -501,3 +501,23 @@ async fn health_needs_no_key_and_requests_keep_their_names() {
 
     assert_eq!(made.headers()["x-request-id"].len(), 32);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_artifact_of_one_of_many_conversations_needs_its_name() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    for index in 0..257 {
+        let conversation = server.host.tenant(&tenant("acme"));
+        let conversation = conversation.conversation(format!("c{index}"));
+        soon(conversation.reset()).await.unwrap();
+    }
+    let owner = Scope::new(tenant("acme"), "c7".try_into().unwrap());
+    let stored = server.host.artifacts();
+    let stored = stored.store(owner, "call".into(), "0123456789".into());
+    let path = format!("/v1/artifacts/{}", stored.await.unwrap());
+
+    let searched = server.get(&path).await;
+    let named = server.get(&format!("{path}?conversation=c7")).await;
+
+    assert_eq!(problem(searched).await, (422, "invalid_parameter".into()));
+    assert_eq!(soon(named.text()).await.unwrap(), "0123456789");
+}
