@@ -21,8 +21,9 @@ use crate::{
 };
 use sink::Sink;
 
-/// Always part of the filter, because ractor logs the start and end of each actor at `info`.
-const ALWAYS: &str = "ractor=warn";
+/// Always part of the filter: ractor logs the start and end of each actor at `info`, and h2 each
+/// connection that it ends for a flood at `warn`, which would let anyone fill the log.
+const ALWAYS: &str = "ractor=warn,h2=error";
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
