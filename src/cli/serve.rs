@@ -280,6 +280,9 @@ fn bounds(limits: &HttpLimits) -> HttpBounds {
     HttpBounds {
         connections_max: limits.connections_max.unwrap_or(default.connections_max),
         connections_per_address_max: limits.connections_per_address_max,
+        requests_per_tenant_max: limits
+            .requests_per_tenant_max
+            .unwrap_or(default.requests_per_tenant_max),
         streams_per_tenant_max: limits
             .streams_per_tenant_max
             .unwrap_or(default.streams_per_tenant_max),
@@ -427,7 +430,7 @@ mod tests {
 
     #[test]
     fn every_configured_bound_reaches_the_server() {
-        let text = "[host]\ndata_dir = \"data\"\nconnections_max = 1\nconnections_per_address_max = 2\nstreams_per_tenant_max = 3\nbody_bytes_max = 4\ntenant_answer_bytes_max = 5\nconnection_answer_bytes_max = 9\nanswer_bytes_max = 6\nheader_s = 7\nwrite_pause_s = 8\nremote_attachments = true\n";
+        let text = "[host]\ndata_dir = \"data\"\nconnections_max = 1\nconnections_per_address_max = 2\nstreams_per_tenant_max = 3\nrequests_per_tenant_max = 10\nbody_bytes_max = 4\ntenant_answer_bytes_max = 5\nconnection_answer_bytes_max = 9\nanswer_bytes_max = 6\nheader_s = 7\nwrite_pause_s = 8\nremote_attachments = true\n";
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("callboard.toml");
         std::fs::write(&file, text).unwrap();
@@ -437,6 +440,7 @@ mod tests {
             connections_max: 1,
             connections_per_address_max: Some(2),
             streams_per_tenant_max: 3,
+            requests_per_tenant_max: 10,
             body_bytes_max: 4,
             tenant_answer_bytes_max: 5,
             connection_answer_bytes_max: 9,

@@ -15,6 +15,8 @@ pub struct HttpLimits {
     pub connections_max: Option<usize>,
     /// Open connections of one client address.
     pub connections_per_address_max: Option<usize>,
+    /// Open requests of one tenant.
+    pub requests_per_tenant_max: Option<usize>,
     /// Open event streams of one tenant.
     pub streams_per_tenant_max: Option<usize>,
     /// Bytes of a body that carries no messages.
@@ -38,6 +40,7 @@ impl HttpLimits {
         Some(match name {
             "connections_max" => &mut self.connections_max,
             "connections_per_address_max" => &mut self.connections_per_address_max,
+            "requests_per_tenant_max" => &mut self.requests_per_tenant_max,
             "streams_per_tenant_max" => &mut self.streams_per_tenant_max,
             "body_bytes_max" => &mut self.body_bytes_max,
             "tenant_answer_bytes_max" => &mut self.tenant_answer_bytes_max,

@@ -74,6 +74,12 @@ const PLAIN: &[Key] = &[
     ),
     key(
         "host",
+        "requests_per_tenant_max",
+        Kind::Count { max: COUNT_MAX },
+        "open requests of one tenant at once, its event streams and waiting prompts included; 10000 by default",
+    ),
+    key(
+        "host",
         "streams_per_tenant_max",
         Kind::Count { max: COUNT_MAX },
         "event streams of one tenant at once; 1000 by default",

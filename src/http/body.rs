@@ -1,7 +1,7 @@
 //! Extractors for request bodies. A body is read within limits of size and time, counted against
 //! its tenant's buffer space, and parsed as JSON.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     body::{Body, BodyDataStream, Bytes},
@@ -83,7 +83,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for AdminJson<T> {
             None,
         )
         .await?;
-        parse(&app.parses, parts.headers, bytes).await.map(Self)
+        parse(&app.parses, parts.headers, bytes, ()).await.map(Self)
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn optional<T: DeserializeOwned + Default + Send + 'static>(
     if bytes.is_empty() {
         Ok(T::default())
     } else {
-        parse(&app.parses, parts.headers, bytes).await
+        parse(&app.parses, parts.headers, bytes, ()).await
     }
 }
 
@@ -119,10 +119,11 @@ async fn read<T: DeserializeOwned + Send + 'static>(
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
     let mut room = app.body_room(&tenant);
     let bytes = collect(&parts.headers, body, app, bytes_max, Some(&mut room)).await?;
-    parse(&app.parses, parts.headers, bytes).await
+    parse(&app.parses, parts.headers, bytes, room).await
 }
 
-async fn collect(
+/// Reads a body within the bounds of time and size, and into `room` if it counts there.
+pub(super) async fn collect(
     headers: &HeaderMap,
     body: Body,
     app: &App,
@@ -208,18 +209,24 @@ async fn collect_from(
 
 /// Parses a body: a small one here, a large one on a blocking thread. A worker thread that parses
 /// for seconds serves no other tenant meanwhile.
+///
+/// A thread that has begun goes on when its client has left, so it holds the place and the room
+/// itself: otherwise clients that leave would have as many bodies parsed at a time as they send.
 async fn parse<T: DeserializeOwned + Send + 'static>(
-    places: &Semaphore,
+    places: &Arc<Semaphore>,
     headers: HeaderMap,
     bytes: Bytes,
+    room: impl Send + 'static,
 ) -> Result<T, Problem> {
     if bytes.len() <= PARSED_IN_PLACE_MAX {
         return parse_here(&headers, &bytes);
     }
-    let _place = places.acquire().await;
-    tokio::task::spawn_blocking(move || parse_here(&headers, &bytes))
-        .await
-        .unwrap_or_else(|_| Err(Problem::internal()))
+    let place = places.clone().acquire_owned().await;
+    let parsing = tokio::task::spawn_blocking(move || {
+        let _held = (room, place);
+        parse_here(&headers, &bytes)
+    });
+    parsing.await.unwrap_or_else(|_| Err(Problem::internal()))
 }
 
 fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Problem> {
@@ -315,6 +322,8 @@ fn pointer(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use axum::http::HeaderValue;
     use serde::Deserialize;
 
@@ -361,7 +370,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_body_is_not_parsed_on_a_worker_thread() {
-        let places = Semaphore::new(1);
+        let places = Arc::new(Semaphore::new(1));
         let json = || {
             HeaderMap::from_iter([(
                 header::CONTENT_TYPE,
@@ -370,13 +379,50 @@ mod tests {
         };
         let is_done_at_once = async |length: usize| {
             let body = format!(r#"{{"list":[],"other":"{}"}}"#, "x".repeat(length));
-            let parsing = std::pin::pin!(parse::<serde_json::Value>(&places, json(), body.into()));
+            let parsing =
+                std::pin::pin!(parse::<serde_json::Value>(&places, json(), body.into(), ()));
             let first = futures_util::poll!(parsing);
             first.is_ready()
         };
 
         assert!(is_done_at_once(1000).await);
         assert!(!is_done_at_once(PARSED_IN_PLACE_MAX).await);
+    }
+
+    /// Where a parse of [`Slow`] waits for the test.
+    static GATE: Barrier = Barrier::new(2);
+
+    #[derive(Debug)]
+    struct Slow;
+
+    impl<'de> Deserialize<'de> for Slow {
+        fn deserialize<D: serde::Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
+            GATE.wait();
+            serde::de::IgnoredAny::deserialize(text).map(|_| Self)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_while_its_body_is_parsed_keeps_its_place_and_its_bytes() {
+        let places = Arc::new(Semaphore::new(1));
+        let room = Arc::new(());
+        let body = format!("\"{}\"", "x".repeat(PARSED_IN_PLACE_MAX));
+        let headers = HeaderMap::from_iter([(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        )]);
+
+        let mut parsing = Box::pin(parse::<Slow>(&places, headers, body.into(), room.clone()));
+        assert!(futures_util::poll!(&mut parsing).is_pending());
+        drop(parsing);
+
+        assert_eq!(
+            (places.available_permits(), Arc::strong_count(&room)),
+            (0, 2)
+        );
+        GATE.wait();
+        let _freed = places.acquire().await.unwrap();
+        assert_eq!(Arc::strong_count(&room), 1);
     }
 
     #[test]

@@ -135,15 +135,6 @@ impl Problem {
         .after(Some(RETRY_AFTER_MS))
     }
 
-    /// The answer for a body that did not arrive whole.
-    pub(super) fn cut_short() -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "body_cut_short",
-            "the body ended before its announced length",
-        )
-    }
-
     pub(super) fn too_many(code: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(RETRY_AFTER_MS))
     }

@@ -66,10 +66,7 @@ pub(super) struct OpenRequest(Arc<Open>);
 impl OpenRequest {
     /// Returns the body of the response, with which the request ends.
     pub(super) fn until_sent(self, body: Body) -> Body {
-        Body::new(Sending {
-            body,
-            _request: self,
-        })
+        held_until_sent(body, self)
     }
 }
 
@@ -80,13 +77,17 @@ impl Drop for OpenRequest {
     }
 }
 
-/// A body that holds its request open until it is sent or dropped.
-struct Sending {
-    body: Body,
-    _request: OpenRequest,
+/// Returns a body that keeps `held` until it is sent or dropped.
+pub(super) fn held_until_sent<T: Send + Unpin + 'static>(body: Body, held: T) -> Body {
+    Body::new(Sending { body, _held: held })
 }
 
-impl HttpBody for Sending {
+struct Sending<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> HttpBody for Sending<T> {
     type Data = Bytes;
     type Error = axum::Error;
 

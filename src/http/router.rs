@@ -18,12 +18,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use super::{
     auth::{Admin, Caller, OpenedBy, no_route, opened_by},
     error::Problem,
+    idle::held_until_sent,
     openai, openapi,
     routes::{
         admin, artifacts, control, conversations, events, fan_outs, health, messages, metrics,
         rounds, skills,
     },
     shared::App,
+    to_owner::to_owner,
 };
 use crate::{clock::SystemEntropy, observe::Redactor};
 
@@ -40,8 +42,8 @@ const KEY_BYTES_MIN: usize = 6;
 /// Replaces the caller's key in error texts.
 const MASKED: &str = "[masked]";
 
-/// Builds the routes and the document. `redactor` masks secrets in error responses.
-pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
+/// Builds the routes and their document.
+pub(super) fn routes() -> (Router<App>, Bytes) {
     let routes = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(conversations::list))
         .routes(routes!(
@@ -82,7 +84,16 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));
     let (router, document) = routes.split_for_parts();
-    let router = router
+    (router, openapi::render(document))
+}
+
+/// The routes with everything that holds for all of them, from the inside out: requests that another
+/// host answers, the bound of open requests, and what also holds for unknown paths: panics, the id
+/// of a request, refusals of malformed ones. `redactor` masks secrets in error responses.
+pub(super) fn served(routes: Router<App>, app: &App, redactor: &Redactor) -> Router {
+    let router = routes
+        .route_layer(middleware::from_fn_with_state(app.clone(), to_owner))
+        .route_layer(middleware::from_fn_with_state(app.clone(), within_bounds))
         .fallback(async |uri: Uri| elsewhere(uri.path()).unwrap_or_else(no_route))
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))
@@ -90,7 +101,23 @@ pub(super) fn router(redactor: &Redactor) -> (Router<App>, Bytes) {
             let redactor = redactor.clone();
             move |request, next| named(redactor.clone(), request, next)
         }));
-    (router, openapi::render(document))
+    without_allow(router.with_state(app.clone()))
+}
+
+/// Counts a tenant's request until its answer is sent, and refuses one too many. What has no
+/// tenant's key is refused at once by its route, or is the operator's.
+async fn within_bounds(State(app): State<App>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let caller = Caller::from_request_parts(&mut parts, &app).await;
+    let request = Request::from_parts(parts, body);
+    match caller.map(|Caller(tenant)| app.begin(&tenant)) {
+        Ok(Ok(open)) => next
+            .run(request)
+            .await
+            .map(|body| held_until_sent(body, open)),
+        Ok(Err(refused)) => refused.into_response(),
+        Err(_) => next.run(request).await,
+    }
 }
 
 /// The answer for a path of OpenAI's API, which clients append to the base URL that they are given.
@@ -111,7 +138,7 @@ fn elsewhere(path: &str) -> Option<Problem> {
 
 /// Removes `Allow` from responses other than 405: axum adds it outside of every layer of a route,
 /// and it would reveal that the route exists.
-pub(super) fn without_allow(router: Router) -> Router {
+fn without_allow(router: Router) -> Router {
     let strip = async |mut response: Response| {
         if response.status() != StatusCode::METHOD_NOT_ALLOWED {
             response.headers_mut().remove(header::ALLOW);
@@ -175,6 +202,10 @@ async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response
         .and_then(|id| id.to_str().ok())
         .unwrap_or_default();
     let span = tracing::debug_span!("http", method = %request.method(), path = request.uri().path(), request_id = text);
+    // A host that the request is sent on to takes the same id.
+    if let Some(id) = &id {
+        request.headers_mut().insert(REQUEST_ID, id.clone());
+    }
     // `HeaderMap`'s `Debug` does not print a sensitive value.
     request
         .headers_mut()

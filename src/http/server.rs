@@ -15,7 +15,6 @@ use axum::{
     BoxError, Router,
     body::{Bytes, HttpBody},
     http::Request,
-    middleware,
     response::Response,
 };
 use hyper_util::{
@@ -38,10 +37,9 @@ use super::{
     answer_room::ConnectionRoom,
     idle::OpenRequests,
     peers::end_moved,
-    router::{router, without_allow},
+    router::{routes, served},
     shared::Shared,
     socket::Socket,
-    to_owner::to_owner,
 };
 use crate::{Host, mask};
 
@@ -95,16 +93,15 @@ pub async fn serve(
 ) -> Served {
     // Compile the masking patterns up front: on first use they would block a worker thread.
     let _ = tokio::task::spawn_blocking(mask::prepare).await;
-    let (router, openapi) = router(&config.redactor);
+    let (routes, openapi) = routes();
     let app = Arc::new(Shared::new(host, config, openapi));
-    let router = router.route_layer(middleware::from_fn_with_state(app.clone(), to_owner));
     if let Some(peers) = &app.config.peers {
         // Ends with the state of the handlers.
         tokio::spawn(end_moved(peers.clone(), Arc::downgrade(&app.watched)));
     }
     let server = Server {
         builder: builder(&app.config.bounds),
-        router: without_allow(router.with_state(app.clone())),
+        router: served(routes, &app, &app.config.redactor),
         closing: app.closing.clone(),
     };
     let mut connections = JoinSet::new();

@@ -126,6 +126,9 @@ pub struct HttpBounds {
     /// 503 and is closed. `None`: 1,000, and no limit for loopback addresses, since a local proxy
     /// carries all clients.
     pub connections_per_address_max: Option<usize>,
+    /// Open requests of one tenant, its event streams and the prompts that wait for an answer
+    /// included; a further one gets 429. A waiting request costs some 15 KB.
+    pub requests_per_tenant_max: usize,
     /// Open event streams of one tenant, so that a tenant's watchers leave connections to the
     /// others.
     pub streams_per_tenant_max: usize,
@@ -166,6 +169,7 @@ impl Default for HttpBounds {
         Self {
             connections_max: 10_000,
             connections_per_address_max: None,
+            requests_per_tenant_max: 10_000,
             streams_per_tenant_max: 1_000,
             headers_max: 64,
             header_bytes_max: 32 * 1024,

@@ -12,7 +12,7 @@ use callboard_actors::{
     journal::Head,
 };
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -26,6 +26,13 @@ const BODIES_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 /// The same limit for one tenant: three prompts of maximum size.
 const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
+
+/// Copies of request bodies that are kept in case that another host takes the conversation, of all
+/// tenants together, in bytes. A request beyond it is answered without a copy.
+const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes of one unit of that room.
+const KEPT_UNIT_BYTES: usize = 1024;
 
 /// The state that axum passes to every handler.
 pub(super) type App = Arc<Shared>;
@@ -43,7 +50,9 @@ pub(super) struct Shared {
     counted: Arc<Mutex<Counted>>,
     /// A place for each large body that is parsed at the same time: half of the processors, so that
     /// the other half serves requests.
-    pub(super) parses: Semaphore,
+    pub(super) parses: Arc<Semaphore>,
+    /// Room for copies of bodies that may be sent on, in units of [`KEPT_UNIT_BYTES`].
+    kept: Arc<Semaphore>,
     /// Room for answers that clients have not read yet.
     pub(super) answers: AnswerRooms,
     /// The fan-outs that tenants started.
@@ -62,6 +71,7 @@ struct Counted {
 
 #[derive(Default, Clone, Copy)]
 struct TenantUsage {
+    requests: usize,
     streams: usize,
     body_bytes: usize,
 }
@@ -72,7 +82,7 @@ impl Counted {
         if self
             .tenants
             .get(tenant)
-            .is_some_and(|held| held.streams == 0 && held.body_bytes == 0)
+            .is_some_and(|held| (held.requests, held.streams, held.body_bytes) == (0, 0, 0))
         {
             self.tenants.remove(tenant);
         }
@@ -92,9 +102,10 @@ impl Shared {
             draining,
             closing,
             counted: Arc::default(),
-            parses: Semaphore::new(
+            parses: Arc::new(Semaphore::new(
                 std::thread::available_parallelism().map_or(1, |all| all.get().div_ceil(2)),
-            ),
+            )),
+            kept: Arc::new(Semaphore::new(KEPT_BYTES_MAX / KEPT_UNIT_BYTES)),
             fan_outs: FanOuts::default(),
             watched: Arc::default(),
             openapi,
@@ -159,6 +170,33 @@ impl Shared {
         }
     }
 
+    /// Reserves a place for one more open request of a tenant.
+    ///
+    /// # Errors
+    /// 429 when the tenant has reached its limit.
+    pub(super) fn begin(&self, tenant: &TenantId) -> Result<OpenRequest, Problem> {
+        let mut counted = lock(&self.counted);
+        let held = counted.tenants.entry(tenant.clone()).or_default();
+        if held.requests >= self.config.bounds.requests_per_tenant_max {
+            return Err(Problem::too_many(
+                "too_many_requests",
+                "this tenant has reached its limit of open requests; wait for answers, or retry in a moment",
+            ));
+        }
+        held.requests += 1;
+        drop(counted);
+        Ok(OpenRequest {
+            counted: self.counted.clone(),
+            tenant: tenant.clone(),
+        })
+    }
+
+    /// Room for a copy of a body of `bytes`; `None` when there is none at this moment.
+    pub(super) fn keep(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(KEPT_UNIT_BYTES)).ok()?;
+        self.kept.clone().try_acquire_many_owned(units).ok()
+    }
+
     /// Reserves an event stream.
     ///
     /// # Errors
@@ -198,6 +236,22 @@ pub(super) fn scope(tenant: &TenantId, id: &str) -> Result<Scope, Problem> {
 
 fn lock(counted: &Mutex<Counted>) -> parking_lot::MutexGuard<'_, Counted> {
     counted.lock()
+}
+
+/// One open request of a tenant. Dropping it frees the place.
+pub(super) struct OpenRequest {
+    counted: Arc<Mutex<Counted>>,
+    tenant: TenantId,
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let mut counted = lock(&self.counted);
+        if let Some(held) = counted.tenants.get_mut(&self.tenant) {
+            held.requests = held.requests.saturating_sub(1);
+        }
+        counted.tidy(&self.tenant);
+    }
 }
 
 /// One reserved event stream. Dropping it frees the place.

@@ -1,10 +1,8 @@
 //! Several hosts on one store answer for one another's conversations: a request that only the owner
 //! of a conversation can answer is sent on to it, once. Histories are answered by any host.
 
-use std::time::Duration;
-
 use axum::{
-    body::{Body, to_bytes},
+    body::Body,
     extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request, State},
     http::{HeaderName, HeaderValue, Method, header},
     middleware::Next,
@@ -12,10 +10,10 @@ use axum::{
 };
 use callboard_actors::ids::Scope;
 use futures_util::StreamExt as _;
-use tokio::time::timeout;
 
 use super::{
     auth::Caller,
+    body::collect,
     error::Problem,
     peers::{FORWARDED, Peers},
     shared::{App, scope},
@@ -25,11 +23,9 @@ use super::{
 const OWNER: HeaderName = HeaderName::from_static("x-callboard-owner");
 
 /// Largest body that is kept until the answer, in case that another host takes the conversation at
-/// this moment. A request with a larger one is answered with a retryable error then.
+/// this moment. A request with a larger one, or one for whose copy there is no room, is answered
+/// with a retryable error then.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
-
-/// How long such a body may take to arrive.
-const BODY_MAX: Duration = Duration::from_secs(30);
 
 /// What only the owner of a conversation can answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,20 +55,22 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     let place = place(&app, &mut parts).await;
     // Sent on once. Its event stream is watched here all the same: the conversation may move again.
     let may_send_on = !parts.headers.contains_key(FORWARDED);
-    let (request, copy) = match body_of(&parts.headers) {
-        Some(bytes) if place.is_some() && may_send_on => {
-            match timeout(BODY_MAX, to_bytes(body, bytes)).await {
-                Ok(Ok(body)) => {
-                    let mut copy = Request::new(Body::from(body.clone()));
-                    (*copy.method_mut(), *copy.uri_mut()) =
-                        (parts.method.clone(), parts.uri.clone());
-                    copy.headers_mut().clone_from(&parts.headers);
-                    (Request::from_parts(parts, Body::from(body)), Some(copy))
-                }
-                Ok(Err(_)) | Err(_) => return Problem::cut_short().into_response(),
-            }
+    let kept = body_of(&parts.headers)
+        .filter(|_| place.is_some() && may_send_on)
+        .and_then(|bytes| Some((bytes, app.keep(bytes)?)));
+    let (request, copy) = match kept {
+        Some((bytes, room)) => {
+            let body = match collect(&parts.headers, body, &app, bytes, None).await {
+                Ok(body) => body,
+                Err(refused) => return refused.into_response(),
+            };
+            let mut copy = Request::new(Body::from(body.clone()));
+            (*copy.method_mut(), *copy.uri_mut()) = (parts.method.clone(), parts.uri.clone());
+            copy.headers_mut().clone_from(&parts.headers);
+            let request = Request::from_parts(parts, Body::from(body));
+            (request, Some((copy, room)))
         }
-        _ => (Request::from_parts(parts, body), None),
+        None => (Request::from_parts(parts, body), None),
     };
     let Some((scope, asked)) = place else {
         return next.run(request).await;
@@ -88,7 +86,7 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     let watching = (asked == Asked::Events).then(|| app.watched.enter(&scope));
     let response = next.run(request).await;
     if is_taken(&response)
-        && let Some(copy) = copy
+        && let Some((copy, _room)) = copy
         && let Some(owner) = owner(&*peers, &scope).await
     {
         return sent_on(&*peers, &owner, copy).await;

@@ -149,6 +149,42 @@ async fn a_connection_beyond_the_limit_gets_503() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_with_too_many_open_requests_is_refused_and_another_is_served() {
+    let server = server(|bounds| bounds.requests_per_tenant_max = 2).await;
+    server.send("c", "hello").await;
+    // Two bodies that never come, and an event stream in place of the second.
+    let waits = format!(
+        "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\
+         content-type: application/json\r\ncontent-length: 100\r\n\r\n"
+    );
+    let mut held = TcpStream::connect(server.address).await.unwrap();
+    held.write_all(waits.as_bytes()).await.unwrap();
+    let events = server.get("/v1/conversations/c/events").await;
+    assert_eq!(events.status(), 200);
+    let refused = async || server.get("/v1/conversations/c").await;
+    soon(async { while refused().await.status() != 429 {} }).await;
+
+    assert_eq!(
+        problem(refused().await).await,
+        (429, "too_many_requests".into())
+    );
+    let other = soon(server.ask(Method::GET, "/v1/conversations", ZETA).send());
+    assert_eq!(other.await.unwrap().status(), 200);
+    let unknown = soon(
+        server
+            .ask(Method::GET, "/v1/conversations", "cb_unknown")
+            .send(),
+    );
+    assert_eq!(
+        problem(unknown.await.unwrap()).await,
+        (401, "unauthorized".into())
+    );
+
+    drop((held, events));
+    soon(async { while refused().await.status() != 200 {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watcher_that_reads_nothing_is_disconnected_and_stalls_no_other() {
     let mut bounds = HttpBounds::default();
     bounds.write_pause_max = Duration::from_millis(300);

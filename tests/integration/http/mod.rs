@@ -12,6 +12,7 @@ mod limits;
 mod matrix;
 mod openai;
 mod outage;
+mod peers;
 mod pressure;
 mod rounds;
 mod routes;
@@ -21,7 +22,7 @@ use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use callboard::{
     Host,
-    http::{HttpBounds, HttpConfig, KeyHash, Keys, Operator, Served, serve},
+    http::{HttpBounds, HttpConfig, KeyHash, Keys, Operator, Peers, Served, serve},
     observe::Redactor,
 };
 use callboard_actors::{
@@ -74,6 +75,7 @@ struct Setting {
     drain_within: Option<Duration>,
     redactor: Redactor,
     no_metrics: bool,
+    peers: Option<Arc<dyn Peers>>,
 }
 
 impl Server {
@@ -101,7 +103,8 @@ impl Server {
         }
         config = config
             .redactor(setting.redactor)
-            .metrics(!setting.no_metrics);
+            .metrics(!setting.no_metrics)
+            .peers(setting.peers);
         config = config.drain_within(setting.drain_within.unwrap_or(Duration::from_secs(5)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

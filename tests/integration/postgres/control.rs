@@ -271,3 +271,61 @@ async fn a_change_over_an_older_revision_is_refused() {
     assert_eq!(control.changes(1).await, Ok(later));
     assert_eq!(control.changes(0).await.unwrap().tenants.len(), 2);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_erased_on_one_host_has_nothing_left_on_another_that_had_it_active() {
+    let Some(server) =
+        server("a_tenant_erased_on_one_host_has_nothing_left_on_another_that_had_it_active")
+    else {
+        return;
+    };
+    let database = database(&server, "erased");
+    let said = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let model = {
+        let said = said.clone();
+        ModelServer::answering(move |request| {
+            said.lock().push(request.to_string());
+            Reply::events(anthropic_text("Canary of the answer."))
+        })
+        .await
+    };
+    let [acme, admin] = [(); 2].map(|()| Key::new(&Home::new()));
+    let more = format!(
+        "[host]\nadmin_key_sha256 = \"{}\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+        admin.hash, acme.hash
+    );
+    let [(_one, first), (_two, second)] = two_hosts(&database, &model, &more);
+    let path = "/v1/conversations/c/messages";
+    let body = Some(json!({"content": "Canary of the prompt."}));
+    let answer = first.ask(Method::POST, path, &acme.key, body).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+
+    let data = "/v1/admin/tenants/acme/data";
+    let erased = second.ask(Method::DELETE, data, &admin.key, None).await;
+
+    assert_eq!(
+        (erased.status, &erased.body["conversations"]),
+        (StatusCode::OK, &json!(1))
+    );
+    for host in [&first, &second] {
+        for rest in ["", "/messages", "/rounds", "/report", "/events?after=0.0.0"] {
+            let path = format!("/v1/conversations/c{rest}");
+            let gone = host.get(&path, &acme.key).await;
+            assert_eq!(gone.status, StatusCode::NOT_FOUND, "{path} {gone:?}");
+        }
+    }
+    // The conversation of that id is a new one, wherever it is asked for.
+    for host in [&first, &second] {
+        let body = Some(json!({"content": "Again?"}));
+        let answer = host.ask(Method::POST, path, &acme.key, body).await;
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    }
+    let calls = said.lock().clone();
+    assert!(
+        calls
+            .iter()
+            .skip(1)
+            .all(|call| !call.contains("Canary of the prompt")),
+        "{calls:?}"
+    );
+}

@@ -92,6 +92,27 @@ async fn a_tenant_has_as_many_event_streams_as_the_configuration_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_has_as_many_open_requests_as_the_configuration_says() {
+    let (served, key, _home) = bounded("requests_per_tenant_max = 1");
+    let conversation = "/v1/conversations/c";
+    let made = served
+        .ask(Method::PUT, conversation, &key.key, Some(json!({})))
+        .await;
+    assert_eq!(made.status, StatusCode::CREATED);
+    let client = callboard::tls::client_builder().unwrap().build().unwrap();
+    let events = client.get(format!("{}{conversation}/events", served.url()));
+
+    let watched = events.bearer_auth(&key.key).send().await.unwrap();
+    let refused = served.get(conversation, &key.key).await;
+
+    assert_eq!(
+        (watched.status(), refused.status),
+        (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_without_messages_is_as_long_as_the_configuration_says() {
     let (served, key, _home) = bounded("body_bytes_max = 100");
     let long = json!({"conversation_id": "x".repeat(120)});

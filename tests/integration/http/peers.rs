@@ -1,0 +1,97 @@
+//! What is sent on to another host, and what that may cost this one.
+
+use axum::{extract::Request, response::Response as Answer};
+use callboard_actors::{
+    ids::Scope,
+    ports::{BoxFuture, StoreError},
+};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use super::*;
+
+/// Another host that owns every conversation, and records what it is sent.
+#[derive(Default)]
+struct Other(Mutex<Vec<String>>);
+
+impl Peers for Other {
+    fn address(&self) -> &str {
+        "http://here"
+    }
+
+    fn owned_elsewhere(
+        &self,
+        scopes: Vec<Scope>,
+    ) -> BoxFuture<'_, Result<Vec<(Scope, String)>, StoreError>> {
+        let owned = scopes.into_iter();
+        Box::pin(async { Ok(owned.map(|scope| (scope, "http://there".into())).collect()) })
+    }
+
+    fn forward<'a>(
+        &'a self,
+        _: &'a str,
+        request: Request,
+    ) -> BoxFuture<'a, Result<Answer, String>> {
+        let id = request.headers()["x-request-id"].to_str().unwrap();
+        self.0.lock().push(id.to_owned());
+        Box::pin(async { Ok(Answer::new("theirs".into())) })
+    }
+}
+
+async fn with_other() -> (Arc<Other>, Server) {
+    let other = Arc::new(Other::default());
+    let setting = Setting {
+        peers: Some(other.clone()),
+        ..Setting::default()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    (other, Server::with(model, setting).await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_malformed_request_is_not_sent_on_and_another_keeps_its_id() {
+    let (other, server) = with_other().await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let two_hosts = format!(
+        "DELETE /v1/conversations/c HTTP/1.1\r\nhost: a\r\nhost: b\r\nauthorization: Bearer {ACME}\r\n\r\n"
+    );
+    stream.write_all(two_hosts.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    soon(stream.read_to_string(&mut answer)).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    assert_eq!(other.0.lock().len(), 0);
+
+    let sent = server.get("/v1/conversations/c").await;
+
+    let id = sent.headers()["x-request-id"].to_str().unwrap().to_owned();
+    assert_eq!(*other.0.lock(), [id]);
+    assert_eq!(soon(sent.text()).await.unwrap(), "theirs");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_that_are_kept_to_be_sent_on_have_a_bound() {
+    let (other, server) = with_other().await;
+    // Bodies that are announced and do not come. There is room for copies of 256 of them.
+    let head = format!(
+        "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\
+         content-type: application/json\r\ncontent-length: 262144\r\n\r\n"
+    );
+    let mut held = Vec::new();
+    for _ in 0..260 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+
+    // The others are sent on while they arrive.
+    soon(async {
+        while other.0.lock().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(other.0.lock().len(), 4);
+}
