@@ -317,7 +317,11 @@ async fn a_tenant_erased_on_one_host_has_nothing_left_on_another_that_had_it_act
     // The conversation of that id is a new one, wherever it is asked for.
     for host in [&first, &second] {
         let body = Some(json!({"content": "Again?"}));
-        let answer = host.ask(Method::POST, path, &acme.key, body).await;
+        let mut answer = host.ask(Method::POST, path, &acme.key, body.clone()).await;
+        if answer.status == StatusCode::CONFLICT {
+            // The activation that lost its journal refuses the prompt and ends.
+            answer = host.ask(Method::POST, path, &acme.key, body).await;
+        }
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     }
     let calls = said.lock().clone();
