@@ -77,6 +77,16 @@ pub(crate) const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;
 /// How long an approval can be answered, in milliseconds: 24 hours. Afterwards the call is denied.
 pub(crate) const APPROVAL_MS: u64 = 24 * 60 * 60 * 1000;
 
+/// Tools that a caller brings with a prompt. OpenAI's API takes 128 functions.
+pub const CLIENT_TOOLS_MAX: usize = 128;
+
+/// Bytes of the names, descriptions and schemas of these tools together. They are stored with their
+/// prompt and sent with every model call of its round.
+pub const CLIENT_TOOLS_BYTES_MAX: usize = 256 * 1024;
+
+/// Bytes of the result that a caller sends for a call of its tool. More would fill any window.
+pub const CLIENT_RESULT_BYTES_MAX: usize = 1024 * 1024;
+
 /// Patterns of calls that a conversation remembers as approved. Beyond it the oldest is forgotten,
 /// and its calls ask again.
 pub(crate) const APPROVED_PATTERNS_MAX: usize = 1000;
@@ -250,6 +260,9 @@ pub struct Limits {
     /// Times that a round may get the same result from the same call. A further call is refused,
     /// and the third refusal ends the round.
     pub identical_calls_max: u32,
+    /// How long a call of a tool that a caller brought waits for its result. Then the model reads
+    /// that none came, and the round goes on.
+    pub client_result: Duration,
     /// Prompts in one conversation's inbox; further callers get `Busy`.
     pub inbox_prompts_max: usize,
     /// Messages, including control messages, held for a conversation that is starting or stopping.
@@ -323,6 +336,7 @@ impl Default for Limits {
             subagents_a_round_max: 64,
             subagents_max: 1024,
             identical_calls_max: 8,
+            client_result: Duration::from_secs(24 * 60 * 60),
             inbox_prompts_max: 64,
             held_mail_max: 256,
             tenant_turns_max: 1024,

@@ -253,6 +253,13 @@ pub enum EventKind {
         reason: String,
         expires_at: Timestamp,
     },
+    /// A call of a tool that the caller brought: the caller runs it and sends its result.
+    ClientToolCall {
+        tool_call_id: String,
+        name: String,
+        input: RawJson,
+        expires_at: Timestamp,
+    },
     Retry {
         layer: &'static str,
         attempt: u32,
@@ -325,6 +332,7 @@ impl EventKind {
             | Self::ToolCall { .. }
             | Self::ToolResult { .. }
             | Self::ApprovalRequired { .. }
+            | Self::ClientToolCall { .. }
             | Self::Usage { .. }
             | Self::Compaction { .. }
             | Self::Message { .. }
@@ -353,6 +361,7 @@ impl EventKind {
             Self::ToolProgress { .. } => "tool_progress",
             Self::ToolResult { .. } => "tool_result",
             Self::ApprovalRequired { .. } => "approval_required",
+            Self::ClientToolCall { .. } => "client_tool_call",
             Self::Retry { .. } => "retry",
             Self::Usage { .. } => "usage",
             Self::Context { .. } => "context",
@@ -385,7 +394,9 @@ impl EventKind {
             Self::ToolProgress { tool_call_id, text } => tool_call_id.len() + text.len(),
             Self::ToolCall { summary, input, .. } => summary.len() + input.as_str().len(),
             Self::ToolResult { summary, .. } => summary.len(),
-            Self::ApprovalRequired { input, .. } => input.as_str().len(),
+            Self::ApprovalRequired { input, .. } | Self::ClientToolCall { input, .. } => {
+                input.as_str().len()
+            }
             Self::Message { message, .. } => message.wire().len(),
             Self::RoundFinished { end } => end.text.len() + end.full_text.len(),
             Self::Snapshot { snapshot } => snapshot

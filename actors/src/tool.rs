@@ -15,6 +15,8 @@ pub enum EffectClass {
     /// Must not start twice. The default for tools that declare no class.
     #[default]
     Once,
+    /// Runs where the caller is, and is never started on this host. The caller sends the result.
+    Client,
 }
 
 impl EffectClass {
@@ -22,7 +24,7 @@ impl EffectClass {
     pub fn may_repeat(self) -> bool {
         match self {
             Self::Pure | Self::Idempotent => true,
-            Self::Once => false,
+            Self::Once | Self::Client => false,
         }
     }
 }

@@ -698,6 +698,7 @@ limits! {
     subagents_a_round_max, "subagents_a_round_max", count, "subagents that a round may start";
     subagents_max, "subagents_max", count, "subagents that all rounds of a conversation together may start";
     identical_calls_max, "identical_calls_max", count, "times a round may get the same result from the same call";
+    client_result, "client_result_s", seconds, "seconds that a call of a tool that a caller brought waits for its result";
     inbox_prompts_max, "inbox_prompts_max", count, "prompts that may wait in one conversation";
     held_mail_max, "held_mail_max", count, "messages held for a conversation that is starting or stopping";
     tenant_turns_max, "tenant_turns_max", count, "rounds of one tenant at once";

@@ -7,7 +7,10 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::{ContentBlock, Effort, Message, ModelParameters, Temperature, Thinking, Usage},
+    chat::{
+        ClientToolResult, ContentBlock, Effort, Message, ModelParameters, RawJson, Temperature,
+        Thinking, ToolChoice, ToolDefinition, Usage,
+    },
     conversation::round::OnBusy,
     host::ConversationStatus,
     ids::{ConversationId, Epoch, EventId, RoundId, Seq},
@@ -134,6 +137,70 @@ pub(super) struct MessageRequest {
     /// Up to 4 texts that end the answer.
     #[schema(value_type = Option<Vec<String>>, max_items = 4)]
     pub(super) stop: Option<Arc<[String]>>,
+    /// Tools that the client brings and runs itself, at most 128: the event `client_tool_call`
+    /// announces a call, `POST …/tool_results` brings its result.
+    #[serde(default)]
+    #[schema(max_items = 128)]
+    pub(super) tools: Vec<ClientTool>,
+    /// Whether the model may or must call a tool: `"auto"`, `"none"`, `"any"` or `{"named": "…"}`.
+    /// All but `none` hold for the first model call of the round.
+    #[schema(value_type = Option<Object>)]
+    pub(super) tool_choice: Option<ToolChoice>,
+}
+
+/// A tool that the client brings and runs itself.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ClientTool {
+    /// 1 to 64 of `A-Z a-z 0-9 _ -`, and not the name of a tool of the host.
+    pub(super) name: String,
+    /// What the tool does and when to use it.
+    #[serde(default)]
+    pub(super) description: String,
+    /// JSON Schema of the arguments, an object.
+    #[schema(value_type = Object)]
+    pub(super) input_schema: RawJson,
+}
+
+impl From<ClientTool> for ToolDefinition {
+    fn from(tool: ClientTool) -> Self {
+        Self {
+            name: tool.name,
+            description: tool.description,
+            input_schema: tool.input_schema,
+        }
+    }
+}
+
+/// Results of calls of tools that the client brought.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ToolResults {
+    /// The results, in any order.
+    pub(super) results: Vec<ToolResult>,
+}
+
+/// The result of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ToolResult {
+    /// The id of the call, from the event `client_tool_call`.
+    pub(super) tool_call_id: String,
+    /// The text that the model reads, at most 1 MiB.
+    pub(super) content: String,
+    /// Whether the call failed.
+    #[serde(default)]
+    pub(super) is_error: bool,
+}
+
+impl From<ToolResult> for ClientToolResult {
+    fn from(result: ToolResult) -> Self {
+        Self {
+            tool_call_id: result.tool_call_id,
+            content: result.content,
+            is_error: result.is_error,
+        }
+    }
 }
 
 impl MessageRequest {

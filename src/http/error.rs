@@ -195,9 +195,11 @@ impl From<Refusal> for Problem {
         let code = refusal.code();
         let detail = refusal.to_string();
         match refusal {
-            Refusal::Busy | Refusal::RoundOpen | Refusal::NotEmpty => {
-                Self::new(StatusCode::CONFLICT, code, detail)
-            }
+            Refusal::Busy
+            | Refusal::RoundOpen
+            | Refusal::NotEmpty
+            | Refusal::AlreadyAnswered(_)
+            | Refusal::NothingToAnswer => Self::new(StatusCode::CONFLICT, code, detail),
             Refusal::InboxFull => Self::too_many(code, detail),
             Refusal::Draining => Self::draining(),
             Refusal::NoSuch(_) => Self::new(StatusCode::NOT_FOUND, code, detail),
@@ -228,6 +230,13 @@ impl From<SendError> for Problem {
             }
             SendError::NoThinking(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail).at("/thinking")
+            }
+            SendError::ClientTool(fault) => {
+                Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)
+                    .at(format!("/tools/{}/{}", fault.index, fault.field))
+            }
+            SendError::ClientResult { .. } => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, code, detail).at("/results")
             }
             SendError::InvalidHistory(fault) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, code, detail)

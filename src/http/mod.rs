@@ -8,7 +8,8 @@
 //! | `server`, `socket`, `addresses` | listener and shutdown; timeouts; connections per client |
 //! | `router`, `routes` | the route table and its middleware; the handlers, by resource |
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
-//! | `sse`, `quiet`, `openapi`, `openai` | event streams, and what they wait for; the OpenAPI document; OpenAI's Chat Completions |
+//! | `sse`, `quiet`, `openapi` | event streams, and what they wait for; the OpenAPI document |
+//! | `compat`, `openai` | what the compatible APIs share: one call of a client; OpenAI's Chat Completions |
 //! | `peers`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
 //! | `shared`, `fan_outs` | state of all handlers: host, configuration, counters of open streams; fan-outs and their results |
 //!
@@ -26,6 +27,7 @@ mod answer_room;
 mod api;
 mod auth;
 mod body;
+mod compat;
 mod error;
 mod fan_outs;
 mod idle;
@@ -44,8 +46,8 @@ mod socket;
 mod sse;
 mod to_owner;
 
+pub use compat::guard::left_behind;
 pub use keys::{KeyHash, Keys, NotAKeyHash, new_key};
-pub use openai::left_behind;
 pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown};
 pub use peers::{FORWARDED, Peers};
 pub use server::{Served, serve};

@@ -59,6 +59,7 @@ pub(super) fn routes() -> (Router<App>, Bytes) {
         .routes(routes!(events::watch))
         .routes(routes!(control::interrupt))
         .routes(routes!(control::approve))
+        .routes(routes!(control::tool_results))
         .routes(routes!(control::inject))
         .routes(routes!(control::compact))
         .routes(routes!(control::fork))

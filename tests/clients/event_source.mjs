@@ -50,7 +50,7 @@ const before = (a, b) => {
   for (let at = 0; at < 3; at += 1) if (x[at] !== y[at]) return x[at] < y[at];
   return false;
 };
-const types = ["round_started", "text_delta", "thinking_delta", "tool_call", "tool_progress", "tool_result", "approval_required", "retry",
+const types = ["round_started", "text_delta", "thinking_delta", "tool_call", "tool_progress", "tool_result", "approval_required", "client_tool_call", "retry",
   "usage", "context", "compaction", "skill_activated", "subagent", "queued", "message", "turn_restarted", "snapshot", "round_finished", "error"];
 let wake = () => {};
 const take = (event) => {

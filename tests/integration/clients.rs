@@ -13,7 +13,12 @@ use std::{
     time::Duration,
 };
 
-use super::support::{scratch, skipped};
+use serde_json::json;
+
+use super::support::{
+    model_server::{ModelServer, Reply, anthropic_text, anthropic_tool},
+    scratch, skipped,
+};
 
 const KEY: &str = "cb_test-key-of-acme-not-a-real-one";
 const ADMIN_KEY: &str = "cb_test-key-of-the-admin-not-a-real-one";
@@ -81,7 +86,6 @@ struct Host {
 }
 
 fn host() -> Host {
-    let folder = scratch();
     let binary = env!("CARGO_BIN_EXE_callboard");
     let model = Server::start(Command::new(binary).args([
         "mock-model",
@@ -92,28 +96,95 @@ fn host() -> Host {
         "--chunk-delay-ms",
         "2",
     ]));
+    let provider = format!("kind = \"openai\"\nbase_url = \"{}/v1\"", model.1);
+    let (serve, folder) = serve(&provider);
+    Host {
+        serve,
+        _model: model,
+        _folder: folder,
+    }
+}
+
+/// `callboard serve` for one tenant, with this provider.
+fn serve(provider: &str) -> (Server, tempfile::TempDir) {
+    let folder = scratch();
+    std::fs::write(folder.path().join("key"), "sk-test-not-a-real-key").unwrap();
     let config = format!(
-        "[host]\nlisten = \"127.0.0.1:0\"\ndata_dir = \"{}\"\nadmin_key_sha256 = \"{}\"\n\n[[provider]]\nname = \"mock\"\nkind = \"openai\"\nbase_url = \"{}/v1\"\nmodel = \"mock\"\n\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nprovider = \"mock\"\n",
+        "[host]\nlisten = \"127.0.0.1:0\"\ndata_dir = \"{}\"\nadmin_key_sha256 = \"{}\"\n\n[[provider]]\nname = \"mock\"\n{provider}\nmodel = \"mock\"\n\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nprovider = \"mock\"\n",
         folder.path().join("data").display(),
         sha256(ADMIN_KEY),
-        model.1,
         sha256(KEY),
     );
     let file = folder.path().join("callboard.toml");
     std::fs::write(&file, config).unwrap();
     let serve = Server::start(
-        Command::new(binary)
+        Command::new(env!("CARGO_BIN_EXE_callboard"))
             .arg("--config")
             .arg(&file)
             .arg("serve")
             .env_remove("CALLBOARD_LOG")
             .env_remove("CALLBOARD_CLIENTS"),
     );
-    Host {
-        serve,
-        _model: model,
-        _folder: folder,
+    (serve, folder)
+}
+
+/// A model that calls the tool `weather` if it is offered and may be called, and repeats what the
+/// tool said.
+async fn weather_model() -> ModelServer {
+    ModelServer::answering(|request| {
+        let last = &request["messages"].as_array().unwrap().last().unwrap()["content"];
+        let result = last.as_array().into_iter().flatten().find_map(|block| {
+            let text = &block["content"];
+            text.as_str().or(text[0]["text"].as_str())
+        });
+        let tools = request["tools"].as_array().into_iter().flatten();
+        let is_offered = tools.into_iter().any(|tool| tool["name"] == "weather")
+            && request["tool_choice"]["type"] != "none";
+        Reply::events(match result {
+            Some(text) => anthropic_text(&format!("I am told: {text}")),
+            None if is_offered => anthropic_tool("weather", &json!({ "city": "Oslo" })),
+            None => anthropic_text("I cannot know."),
+        })
+    })
+    .await
+}
+
+/// Runs a Python script of `tests/clients/` against a host whose model calls the client's tool.
+async fn python_with_tools(test: &str, name: &'static str, package: &str, promises: usize) {
+    let modules = packages().join("python");
+    if !modules.join(package).is_dir() {
+        let reason = format!("the Python package `{package}` is not in target/clients/python");
+        return skipped(test, &reason);
     }
+    let model = weather_model().await;
+    let provider = format!(
+        "kind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"",
+        model.url()
+    );
+    let run = move || {
+        let (serve, _folder) = serve(&provider);
+        let mut client = script("python3", name);
+        client.args([&serve.1, KEY]).env("PYTHONPATH", &modules);
+        keeps(client, promises);
+    };
+    tokio::task::spawn_blocking(run).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_openai_client_brings_its_tools() {
+    let name = "the_official_openai_client_brings_its_tools";
+    python_with_tools(name, "openai_tools.py", "openai", 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn langchain_binds_tools() {
+    python_with_tools(
+        "langchain_binds_tools",
+        "langchain_tools.py",
+        "langchain_openai",
+        2,
+    )
+    .await;
 }
 
 /// Folder of the clients' packages, which may be missing.
@@ -186,7 +257,7 @@ fn the_official_openai_client_is_served() {
         .args([&host.serve.1, KEY])
         .env("PYTHONPATH", &modules);
 
-    keeps(client, 8);
+    keeps(client, 7);
 }
 
 #[test]

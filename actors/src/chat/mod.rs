@@ -8,6 +8,7 @@
 
 pub mod attachment;
 mod block;
+mod client_tools;
 mod debug;
 mod edit;
 mod faulty_call;
@@ -27,6 +28,8 @@ pub use block::{
 };
 pub use debug::{DebugBlock, StandardMessage};
 
+pub(crate) use client_tools::is_tool_name;
+pub use client_tools::{ClientToolFault, ClientToolResult, ClientTools};
 pub use edit::Edit;
 pub(crate) use edit::span_hash;
 pub(crate) use faulty_call::{fault, storable};

@@ -42,7 +42,8 @@ pub struct ModelRequest {
 }
 
 /// Whether the model calls tools.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ToolChoice {
     /// The model decides.
     #[default]
@@ -53,6 +54,13 @@ pub enum ToolChoice {
     Any,
     /// A call of the tool with this name.
     Named(String),
+}
+
+impl ToolChoice {
+    /// Whether the model decides.
+    pub(crate) fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
 }
 
 /// A tool as the model sees it.

@@ -4,7 +4,7 @@
 //! Pure.
 
 use crate::{
-    chat::Message,
+    chat::{ClientToolResult, Message},
     ids::{ConversationId, RoundId},
     journal::{ConversationRound, Fork},
     skill::{SkillActivationResult, SkillName},
@@ -24,6 +24,11 @@ pub enum Command {
         allow: bool,
         /// Whether the approval also covers later calls of the same pattern.
         always: bool,
+    },
+    /// Give calls that are at the caller their results. All of them are accepted, or none.
+    ToolResults {
+        /// In any order.
+        results: Vec<ClientToolResult>,
     },
     /// Add a message that the model reads at its next call.
     Inject {

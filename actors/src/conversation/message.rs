@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, time::Instant};
 
 use crate::{
-    chat::{Message, ModelParameters, RawJson},
+    chat::{ClientTools, Message, ModelParameters, RawJson},
     compactor::SummaryBill,
     conversation::{
         command::Command,
@@ -109,6 +109,8 @@ impl ConversationError {
             Self::Refused(
                 Refusal::KeyReused
                 | Refusal::NoSuch(_)
+                | Refusal::AlreadyAnswered(_)
+                | Refusal::NothingToAnswer
                 | Refusal::RoundOpen
                 | Refusal::InvalidMessage
                 | Refusal::PinnedFull
@@ -138,12 +140,14 @@ pub struct PromptMail {
     pub round_id: RoundId,
     /// The client's idempotency key; `None` if the client sent none.
     pub client_key: Option<ClientKey>,
-    /// The user's message.
-    pub message: Message,
+    /// The user's message; `None` to answer the history as it is.
+    pub message: Option<Message>,
     /// The JSON Schema that the answer must fit; `None` for free text.
     pub output_schema: Option<RawJson>,
     /// How the model is asked to answer; `None` for the configuration's way.
     pub parameters: Option<Arc<ModelParameters>>,
+    /// Tools that the caller brings and runs itself.
+    pub client_tools: Option<Arc<ClientTools>>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// When to cancel the round, or to withdraw the prompt if its round has not started.

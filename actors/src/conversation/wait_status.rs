@@ -29,6 +29,13 @@ pub enum WaitsFor {
         /// When the first of them counts as denied; `None` if unknown.
         expires_at: Option<Timestamp>,
     },
+    /// The caller's results of calls of its own tools.
+    Client {
+        /// The calls that wait.
+        tool_call_ids: Vec<String>,
+        /// When the first of them ends without a result; `None` if unknown.
+        expires_at: Option<Timestamp>,
+    },
     /// The tenant already runs as many rounds at once as its quota allows.
     TenantTurn {
         /// The position in the tenant's queue, from 1; 0 if unknown.

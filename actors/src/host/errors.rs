@@ -2,10 +2,10 @@
 //! ([`SendError`]), and awaiting a round ([`OutcomeError`]).
 
 use crate::{
-    chat::{AttachmentError, HistoryFault, ParameterFault},
+    chat::{AttachmentError, ClientToolFault, HistoryFault, ParameterFault},
     conversation::{ConversationError, LoadFailure, ToolsetError},
     ids::{FAN_OUT_PREFIX, InvalidId, SUBAGENT_PREFIX},
-    limits::PROMPT_BYTES_MAX,
+    limits::{CLIENT_RESULT_BYTES_MAX, PROMPT_BYTES_MAX},
     ports::{DocumentTextError, SkillError, StoreError},
     stream::{Failure, RoundEnd},
     tenant::NotAdmitted,
@@ -86,6 +86,18 @@ pub enum SendError {
     /// The provider of this model has no extended thinking.
     #[error("the provider of the model `{0}` has no `thinking`; set `effort` in its place")]
     NoThinking(String),
+    /// A tool that the caller brings is declared in a way that no model accepts, or has the name of
+    /// a tool of the host.
+    #[error(transparent)]
+    ClientTool(#[from] ClientToolFault),
+    /// The result of a call at the caller is too large.
+    #[error(
+        "the result of a tool call may have {CLIENT_RESULT_BYTES_MAX} bytes, this one has {bytes}"
+    )]
+    ClientResult {
+        /// The bytes of the result.
+        bytes: usize,
+    },
     /// The id is reserved: it names a subagent's conversation or a fan-out.
     #[error(
         "a conversation whose id begins with `{SUBAGENT_PREFIX}` or `{FAN_OUT_PREFIX}` accepts only its task; use another id"
@@ -140,6 +152,8 @@ impl SendError {
             Self::Skill(_) => "skill_refused",
             Self::NoPrice { .. } => "no_price",
             Self::Parameter(_) | Self::NoThinking(_) => "invalid_parameter",
+            Self::ClientTool(_) => "invalid_tool",
+            Self::ClientResult { .. } => "invalid_prompt",
             Self::Reserved => "reserved_id",
             Self::FanOutRuns { .. } => "fan_out_running",
             Self::FanOutDiffers { .. } => "fan_out_differs",
@@ -158,6 +172,8 @@ impl SendError {
             | Self::NoPrice { .. }
             | Self::Parameter(_)
             | Self::NoThinking(_)
+            | Self::ClientTool(_)
+            | Self::ClientResult { .. }
             | Self::Reserved
             | Self::FanOutRuns { .. }
             | Self::FanOutDiffers { .. } => false,

@@ -5,7 +5,10 @@
 //! nothing. A malformed id is reported by the first method that needs it.
 
 use crate::{
-    chat::{History, Message, ModelParameters, RawJson},
+    chat::{
+        ClientToolResult, ClientTools, History, Message, ModelParameters, RawJson, ToolChoice,
+        ToolDefinition,
+    },
     conversation::{
         Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, instruction,
         round::OnBusy,
@@ -13,6 +16,7 @@ use crate::{
     host::{SendError, store_admission::admit_bytes},
     ids::{ConversationId, RoundId, Scope, TenantId},
     journal::{ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
+    limits::CLIENT_RESULT_BYTES_MAX,
     policy::{Amount, Budget},
     ports::{ListQuery, SessionSummary},
     tenant::Tenant,
@@ -123,8 +127,20 @@ impl ConversationHandle {
     /// Sends a prompt. Await the returned [`SendPrompt`] for a [`Reply`]; set its deadline, client
     /// key or busy policy first.
     pub fn send(&self, prompt: impl Into<Prompt>) -> SendPrompt {
+        self.prompt(Some(prompt.into()))
+    }
+
+    /// Has the model answer the history as it is, without another message: an import that ends with
+    /// results of tools or a message of a user.
+    ///
+    /// Awaiting it is refused with `NothingToAnswer` when the history ends otherwise, and while a
+    /// round is open or a prompt waits.
+    pub fn go_on(&self) -> SendPrompt {
+        self.prompt(None)
+    }
+
+    fn prompt(&self, prompt: Option<Prompt>) -> SendPrompt {
         let conversation = self.clone();
-        let prompt = prompt.into();
         SendPrompt {
             conversation,
             prompt,
@@ -133,6 +149,7 @@ impl ConversationHandle {
             client_key: None,
             output_schema: None,
             parameters: ModelParameters::default(),
+            client_tools: None,
             is_counted: false,
         }
     }
@@ -177,6 +194,39 @@ impl ConversationHandle {
             always: true,
         })
         .await
+    }
+
+    /// Sends the result of a call of a tool that this caller brought.
+    ///
+    /// # Errors
+    /// As [`ConversationHandle::client_tool_results`].
+    pub async fn client_tool_result(&self, result: ClientToolResult) -> Result<(), SendError> {
+        self.client_tool_results([result]).await
+    }
+
+    /// Sends results of calls of tools that this caller brought, in any order: all are accepted, or
+    /// none. When the last open call of its batch has its result, the round goes on. The same
+    /// result may be sent again.
+    ///
+    /// # Errors
+    /// `NoSuch` for a call that does not wait for its caller in this conversation;
+    /// `AlreadyAnswered` for a call that has another result, or ended without one;
+    /// [`SendError::ClientResult`] for a result that is too large.
+    pub async fn client_tool_results(
+        &self,
+        results: impl IntoIterator<Item = ClientToolResult>,
+    ) -> Result<(), SendError> {
+        let results: Vec<ClientToolResult> = results.into_iter().collect();
+        let sizes = results.iter().map(|result| result.content.len());
+        if let Some(bytes) = sizes.clone().find(|bytes| *bytes > CLIENT_RESULT_BYTES_MAX) {
+            return Err(SendError::ClientResult { bytes });
+        }
+        let scope = not_reserved(self.scope.clone()?)?;
+        let tenant = self.host.tenants.get(&scope.tenant);
+        self.host.admitted(tenant.in_service())?;
+        self.host.writable()?;
+        let _pending_bytes = admit_bytes(&self.host.ports, &tenant, sizes.sum()).await?;
+        self.ask(Command::ToolResults { results }).await
     }
 
     /// Adds a message that the model reads at its next call. A message whose `id` is known already
@@ -480,12 +530,14 @@ fn not_reserved(scope: Scope) -> Result<Scope, SendError> {
 #[must_use = "the prompt is not sent until this is awaited"]
 pub struct SendPrompt {
     conversation: ConversationHandle,
-    prompt: Prompt,
+    /// `None` to answer the history as it is.
+    prompt: Option<Prompt>,
     on_busy: OnBusy,
     deadline: Option<Duration>,
     client_key: Option<String>,
     output_schema: Option<RawJson>,
     parameters: ModelParameters,
+    client_tools: Option<ClientTools>,
     is_counted: bool,
 }
 
@@ -531,6 +583,28 @@ impl SendPrompt {
         self
     }
 
+    /// Brings tools that the caller runs itself. A call of one waits, through restarts of the host,
+    /// until [`ConversationHandle::client_tool_results`] brings its result or
+    /// [`Limits::client_result`](crate::limits::Limits::client_result) is over; the event
+    /// `client_tool_call` announces it. The tools hold for the round of this prompt. A prompt with
+    /// tools is never steered into the open round: it is queued.
+    pub fn client_tools(mut self, tools: impl IntoIterator<Item = ToolDefinition>) -> Self {
+        let tools = tools.into_iter().collect();
+        let choice = self.client_tools.map(|brought| brought.choice);
+        let choice = choice.unwrap_or_default();
+        self.client_tools = Some(ClientTools { tools, choice });
+        self
+    }
+
+    /// Sets whether the model may or must call a tool. All but [`ToolChoice::None`] hold for the
+    /// first model call of the round.
+    pub fn tool_choice(mut self, choice: ToolChoice) -> Self {
+        let tools = self.client_tools.map(|brought| brought.tools);
+        let tools = tools.unwrap_or_default();
+        self.client_tools = Some(ClientTools { tools, choice });
+        self
+    }
+
     async fn run(mut self) -> Result<Reply, SendError> {
         let ConversationHandle { host, scope } = self.conversation;
         let scope = not_reserved(scope?)?;
@@ -539,8 +613,13 @@ impl SendPrompt {
         host.writable()?;
         let setup = host.directory.setup_of(tenant.id());
         let parameters = checked_parameters(self.parameters, &setup)?;
+        let client_tools = checked_tools(self.client_tools, &setup)?;
         if let Some(schema) = self.output_schema.as_ref().filter(|_| !setup.native_output) {
-            self.prompt = self.prompt.with_instruction(instruction(schema));
+            let block = instruction(schema);
+            self.prompt = Some(match self.prompt {
+                Some(prompt) => prompt.with_instruction(block),
+                None => Prompt::blocks(vec![block]),
+            });
         }
         // Admission: the prompt quotas, the message itself, memory, stored bytes, and the number of
         // conversations. Every guard is held until the conversation has accepted the prompt; an
@@ -554,12 +633,16 @@ impl SendPrompt {
         } else {
             Documents::Read(host.documents.as_deref())
         };
-        let message = self.prompt.into_message(documents).await?;
-        let bytes = message.wire().len()
+        let message = match self.prompt {
+            Some(prompt) => Some(prompt.into_message(documents).await?),
+            None => None,
+        };
+        let bytes = message.as_ref().map_or(0, |message| message.wire().len())
             + self
                 .output_schema
                 .as_ref()
-                .map_or(0, |schema| schema.as_str().len());
+                .map_or(0, |schema| schema.as_str().len())
+            + client_tools.as_ref().map_or(0, |brought| brought.bytes());
         host.admitted(seat.weigh(bytes, || host.ports.events.bytes(&scope.tenant)))?;
         let _pending_bytes = admit_bytes(&host.ports, &tenant, bytes).await?;
         let pending = host
@@ -574,11 +657,17 @@ impl SendPrompt {
             round_id: host.ports.entropy.round_id(),
             client_key: self.client_key.map(|key| ClientKey {
                 key,
-                digest: digest_of(&message, self.output_schema.as_ref(), parameters.as_deref()),
+                digest: digest_of(
+                    message.as_ref(),
+                    self.output_schema.as_ref(),
+                    parameters.as_deref(),
+                    client_tools.as_deref(),
+                ),
             }),
             message,
             output_schema: self.output_schema,
             parameters,
+            client_tools,
             on_busy: self.on_busy,
             deadline,
             seat,
@@ -614,19 +703,36 @@ fn checked_parameters(
     Ok(Some(Arc::new(asked)))
 }
 
+/// Checks the tools that the caller brings. `None` if it brings none and wishes nothing of them.
+fn checked_tools(
+    brought: Option<ClientTools>,
+    setup: &Setup,
+) -> Result<Option<Arc<ClientTools>>, SendError> {
+    let is_empty = |brought: &ClientTools| brought.tools.is_empty() && brought.choice.is_auto();
+    let Some(brought) = brought.filter(|brought| !is_empty(brought)) else {
+        return Ok(None);
+    };
+    brought.check(|name| setup.tools.spec(name).is_some())?;
+    Ok(Some(Arc::new(brought)))
+}
+
 /// The digest that a repeated client key must come with: of all that the prompt asks.
 fn digest_of(
-    message: &Message,
+    message: Option<&Message>,
     schema: Option<&RawJson>,
     parameters: Option<&ModelParameters>,
+    client_tools: Option<&ClientTools>,
 ) -> u64 {
+    let wire: &[u8] = message.map_or(&[], |message| message.wire());
     let parameters = parameters.and_then(|parameters| serde_json::to_vec(parameters).ok());
-    if schema.is_none() && parameters.is_none() {
-        return digest(message.wire());
+    let client_tools = client_tools.and_then(|tools| serde_json::to_vec(tools).ok());
+    if schema.is_none() && parameters.is_none() && client_tools.is_none() {
+        return digest(wire);
     }
-    let mut all = message.wire().to_vec();
+    let mut all = wire.to_vec();
     all.extend_from_slice(schema.map_or("", RawJson::as_str).as_bytes());
     all.extend(parameters.unwrap_or_default());
+    all.extend(client_tools.unwrap_or_default());
     digest(&all)
 }
 

@@ -417,6 +417,7 @@ fn fold_for_events(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError>
         | EntryBody::FellBack { .. }
         | EntryBody::SummaryBilled { .. }
         | EntryBody::ToolStarted { .. }
+        | EntryBody::ClientToolCalled { .. }
         | EntryBody::ToolFinished { .. }
         | EntryBody::ApprovalAsked { .. }
         | EntryBody::ApprovalAnswered { .. }

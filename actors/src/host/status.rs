@@ -7,7 +7,7 @@ use super::{ConversationHandle, SendError, directory::Activity};
 use crate::{
     conversation::{ConversationError, WaitsFor},
     ids::{ConversationId, RoundId},
-    journal::{CallState, Durable, OpenRound},
+    journal::{Call, CallState, Durable, OpenRound},
     policy::{Amount, Budget},
     ports::StoreError,
     time::Timestamp,
@@ -121,10 +121,13 @@ impl ConversationHandle {
             Err(error) => return Err(error),
         };
         // The journal shows approvals and tools, the actor's wait status everything else. A wait
-        // for the store outranks both. A sleeping conversation can only wait for an approval.
+        // for the store outranks both. A sleeping conversation can only wait for an approval or for
+        // its caller.
         let (waits_for, since) = match &activity {
             Activity::Asleep => (
-                journaled_wait(&durable).filter(|waits| matches!(waits, WaitsFor::Person { .. })),
+                journaled_wait(&durable).filter(|waits| {
+                    matches!(waits, WaitsFor::Person { .. } | WaitsFor::Client { .. })
+                }),
                 None,
             ),
             Activity::Awake(wait_status) => match (journaled_wait(&durable), wait_status.get()) {
@@ -196,13 +199,27 @@ fn journaled_wait(state: &Durable) -> Option<WaitsFor> {
         .iter()
         .filter(|call| !matches!(call.state, CallState::Finished(_)));
     if batch.is_parked() {
-        let tool_call_ids = open.map(|call| call.tool_use.id.clone()).collect();
-        return Some(WaitsFor::Person {
-            tool_call_ids,
-            expires_at: batch.expires_at(),
+        let expires_at = batch.expires_at();
+        let (asked, at_client): (Vec<&Call>, Vec<&Call>) =
+            open.partition(|call| matches!(call.state, CallState::Asked { .. }));
+        let ids = |calls: Vec<&Call>| calls.iter().map(|call| call.tool_use.id.clone()).collect();
+        return Some(match asked.is_empty() {
+            false => WaitsFor::Person {
+                tool_call_ids: ids(asked),
+                expires_at,
+            },
+            true => WaitsFor::Client {
+                tool_call_ids: ids(at_client),
+                expires_at,
+            },
         });
     }
-    let running = open.filter(|call| !matches!(call.state, CallState::Asked { .. }));
+    let running = open.filter(|call| {
+        !matches!(
+            call.state,
+            CallState::Asked { .. } | CallState::AtClient { .. }
+        )
+    });
     Some(WaitsFor::Tools {
         names: running.map(|call| call.tool_use.name.clone()).collect(),
     })

@@ -24,7 +24,7 @@ use super::{
     client_keys::{KnownKey, OlderKeys},
 };
 use crate::{
-    chat::{History, Message, MessageList, ModelParameters, Usage},
+    chat::{ClientTools, History, Message, MessageList, ModelParameters, Usage},
     ids::{CallKey, Epoch, RoundId, Scope, Seq},
     small_map::SmallMap,
     stream::StopReason,
@@ -38,6 +38,15 @@ pub(crate) const SNAPSHOT_VERSION: u32 = 2;
 /// Prefix of the client key of a subagent's prompt. The [`CallKey`] of the tool call that started
 /// the subagent follows.
 pub(crate) const CHILD_KEY: &str = "subagent of ";
+
+/// Prefix of the key under which the digest of a caller's tool result is remembered; the id of the
+/// call follows. The first character keeps it apart from the keys that clients choose.
+const CLIENT_RESULT_KEY: &str = "\u{1f}result of ";
+
+/// The key under which the digest of the caller's result of a call is remembered.
+fn client_result_key(tool_call_id: &str) -> String {
+    format!("{CLIENT_RESULT_KEY}{tool_call_id}")
+}
 
 /// Name of the tool whose calls also appear as subagents in the stream. It stands here because this
 /// module imports no actor.
@@ -105,7 +114,11 @@ pub struct ApplyError {
 impl Durable {
     /// Bytes of the messages that are held in memory: of the history, and of prompts that wait.
     pub(crate) fn message_bytes(&self) -> usize {
-        let waiting = self.inbox.iter().map(|prompt| prompt.message.wire().len());
+        let waiting = self
+            .inbox
+            .iter()
+            .filter_map(|prompt| prompt.message.as_ref());
+        let waiting = waiting.map(|message| message.wire().len());
         self.history.messages().kept_bytes() + waiting.sum::<usize>()
     }
 
@@ -128,6 +141,18 @@ impl Durable {
             .filter(|known| known.key == key)
             .find_map(|known| Some((known.digest, known.round_id?)))
             .or_else(|| self.older_keys.prompt(key))
+    }
+
+    /// The digest of the result that a call at a caller has got; `None` if this id was never a call
+    /// at a caller, or is no longer remembered.
+    pub(crate) fn client_result(&self, tool_call_id: &str) -> Option<u64> {
+        let (digest, _) = self.known_key(&client_result_key(tool_call_id))?;
+        Some(digest)
+    }
+
+    /// The tools that the caller of the open round brought.
+    pub(crate) fn client_tools(&self) -> Option<&ClientTools> {
+        self.round.as_deref()?.client_tools.as_deref()
     }
 
     /// Returns the parent of this conversation, named `own`, if this is a subagent: the client key

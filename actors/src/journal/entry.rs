@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::{CompactionCause, ConversationRound, ToolExecutionResult};
 use crate::{
-    chat::{Edit, Message, ModelParameters, ProviderStop, RawJson, Usage},
+    chat::{ClientTools, Edit, Message, ModelParameters, ProviderStop, RawJson, Usage},
     ids::{ActivationId, ConversationId, Epoch, PromptId, RoundId, Seq},
     journal::StoredEntry,
     skill::{ContextModifier, LoadLevel, SkillIndex, SkillName},
@@ -90,7 +90,10 @@ pub enum EntryBody {
         round_id: RoundId,
         #[serde(skip_serializing_if = "Option::is_none")]
         client_key: Option<ClientKey>,
-        message: Message,
+        /// The user's message. `None` for a prompt that has none: the model answers the history as
+        /// it is, which ends with results of tools or another message of a user.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        message: Option<Message>,
         /// JSON Schema of the answer. `None` for an answer in free text.
         #[serde(skip_serializing_if = "Option::is_none")]
         output_schema: Option<RawJson>,
@@ -100,6 +103,9 @@ pub enum EntryBody {
         /// How the model is asked to answer. `None` for the configuration's way.
         #[serde(skip_serializing_if = "Option::is_none")]
         parameters: Option<Arc<ModelParameters>>,
+        /// Tools that the caller brings and runs itself.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        client_tools: Option<Arc<ClientTools>>,
     },
     /// A prompt was withdrawn, from the inbox or from a round without any answer. Its text stays in
     /// the journal.
@@ -186,6 +192,17 @@ pub enum EntryBody {
         attempt: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
         input: Option<RawJson>,
+    },
+    /// Call number `call` of the open batch waits for its caller, who runs it and sends the result.
+    /// `input` is present only if it differs from the model's input.
+    ClientToolCalled {
+        call: u32,
+        tool_call_id: String,
+        name: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input: Option<RawJson>,
+        /// When the call ends without a result.
+        expires_at: Timestamp,
     },
     /// A tool call finished. Each call gets exactly one result.
     ToolFinished {
@@ -340,6 +357,7 @@ impl EntryBody {
             Self::FellBack { .. } => "fell_back",
             Self::SummaryBilled { .. } => "summary_billed",
             Self::ToolStarted { .. } => "tool_started",
+            Self::ClientToolCalled { .. } => "client_tool_called",
             Self::ToolFinished { .. } => "tool_finished",
             Self::ApprovalAsked { .. } => "approval_asked",
             Self::ApprovalAnswered { .. } => "approval_answered",
@@ -392,8 +410,9 @@ impl EntryBody {
     /// Estimates the bytes of the texts in the body.
     fn size(&self) -> usize {
         match self {
-            Self::PromptAccepted { message, .. } | Self::Injected { message, .. } => {
-                message.wire().len()
+            Self::Injected { message, .. } => message.wire().len(),
+            Self::PromptAccepted { message, .. } => {
+                message.as_ref().map_or(0, |message| message.wire().len())
             }
             Self::Assistant { message, .. } => {
                 message.as_ref().map_or(0, |message| message.wire().len()) + 160
@@ -421,6 +440,8 @@ impl EntryBody {
             deadline_at: Option<Timestamp>,
             #[serde(skip_serializing_if = "Option::is_none")]
             parameters: Option<&'a ModelParameters>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            client_tools: Option<&'a ClientTools>,
         }
         #[derive(Serialize)]
         struct Step {
@@ -453,6 +474,7 @@ impl EntryBody {
                 output_schema,
                 deadline_at,
                 parameters,
+                client_tools,
             } => {
                 begin(envelope);
                 write(
@@ -463,13 +485,16 @@ impl EntryBody {
                         client_key: client_key.as_ref(),
                     },
                 );
-                append_message(envelope, message);
+                if let Some(message) = message {
+                    append_message(envelope, message);
+                }
                 append(
                     envelope,
                     &Output {
                         output_schema: output_schema.as_ref(),
                         deadline_at: *deadline_at,
                         parameters: parameters.as_deref(),
+                        client_tools: client_tools.as_deref(),
                     },
                 );
                 envelope.push(b'}');
@@ -633,9 +658,9 @@ macro_rules! decoder {
 decoder! {
     "life_started" => LifeStarted { nonce: u64 = default, in_order: bool = default },
     "prompt_accepted" => PromptAccepted {
-        prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default, message: Message,
-        output_schema: Option<RawJson> = default, deadline_at: Option<Timestamp> = default,
-        parameters: Option<Arc<ModelParameters>> = default
+        prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default,
+        message: Option<Message> = default, output_schema: Option<RawJson> = default, deadline_at: Option<Timestamp> = default,
+        parameters: Option<Arc<ModelParameters>> = default, client_tools: Option<Arc<ClientTools>> = default
     },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
     "round_started" => RoundStarted { round_id: RoundId, prompt_ids: Vec<PromptId> },
@@ -653,6 +678,9 @@ decoder! {
     "summary_billed" => SummaryBilled { model: String, usage: Usage, cost_micro_usd: u64 },
     "tool_started" => ToolStarted {
         call: u32, tool_call_id: String, name: String, effect: EffectClass, attempt: u32, input: Option<RawJson> = default
+    },
+    "client_tool_called" => ClientToolCalled {
+        call: u32, tool_call_id: String, name: String, input: Option<RawJson> = default, expires_at: Timestamp
     },
     "tool_finished" => ToolFinished { call: u32, tool_call_id: String, name: String, outcome: ToolExecutionResult },
     "approval_asked" => ApprovalAsked {
@@ -708,6 +736,7 @@ pub enum ActivatedBy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::{ToolChoice, ToolDefinition};
 
     pub(crate) fn samples() -> Vec<EntryBody> {
         let id = PromptId::from_random([7; 16]);
@@ -725,12 +754,20 @@ mod tests {
                     key: "k".into(),
                     digest: u64::MAX,
                 }),
-                message: Message::user("汉 \u{0}"),
+                message: Some(Message::user("汉 \u{0}")),
                 output_schema: Some(input.clone()),
                 deadline_at: Some(Timestamp(9)),
                 parameters: Some(Arc::new(ModelParameters {
                     max_tokens: Some(9),
                     ..ModelParameters::default()
+                })),
+                client_tools: Some(Arc::new(ClientTools {
+                    tools: Arc::new([ToolDefinition {
+                        name: "mine".into(),
+                        description: "d".into(),
+                        input_schema: input.clone(),
+                    }]),
+                    choice: ToolChoice::Named("mine".into()),
                 })),
             },
             EntryBody::PromptWithdrawn {
@@ -799,6 +836,13 @@ mod tests {
                 effect: EffectClass::Once,
                 attempt: 0,
                 input: Some(input.clone()),
+            },
+            EntryBody::ClientToolCalled {
+                call: 0,
+                tool_call_id: "t".into(),
+                name: "n".into(),
+                input: Some(input.clone()),
+                expires_at: Timestamp(7),
             },
             EntryBody::ToolFinished {
                 call: 0,
@@ -923,10 +967,11 @@ mod tests {
             prompt_id: PromptId::from_random([7; 16]),
             round_id: RoundId::from_random([8; 16]),
             client_key: None,
-            message: message.clone(),
+            message: Some(message.clone()),
             output_schema: None,
             deadline_at: None,
             parameters: None,
+            client_tools: None,
         };
         let stop = ProviderStop::EndTurn;
         let usage = Usage::default();
@@ -940,8 +985,13 @@ mod tests {
             cost_micro_usd: None,
             partial: true,
         };
+        let mut without = bare.clone();
+        if let EntryBody::PromptAccepted { message, .. } = &mut without {
+            *message = None;
+        }
         let more = [
             bare,
+            without,
             answered(None, None),
             answered(Some(message), Some("\"".into())),
         ];

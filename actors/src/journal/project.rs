@@ -116,6 +116,28 @@ pub fn project(
                 .into_iter()
                 .collect(),
         ),
+        EntryBody::ClientToolCalled {
+            call,
+            tool_call_id,
+            name,
+            input,
+            expires_at,
+        } => {
+            let asked = before
+                .batch()
+                .and_then(|batch| batch.calls.get(*call as usize))
+                .map(|call| call.tool_use.input.clone());
+            let event = EventKind::ClientToolCall {
+                tool_call_id: tool_call_id.clone(),
+                name: name.clone(),
+                input: input
+                    .clone()
+                    .or(asked)
+                    .unwrap_or_else(RawJson::empty_object),
+                expires_at: *expires_at,
+            };
+            (id, vec![event])
+        }
         EntryBody::ApprovalAsked {
             tool_call_id,
             name,

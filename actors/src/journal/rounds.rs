@@ -63,7 +63,7 @@ impl RoundsReader {
                     .inbox
                     .iter()
                     .filter(|prompt| prompt_ids.contains(&prompt.id))
-                    .map(|prompt| prompt.message.text())
+                    .filter_map(|prompt| Some(prompt.message.as_ref()?.text()))
                     .collect();
                 self.records.push(begun(
                     &self.id,
@@ -164,7 +164,11 @@ impl RoundsReader {
             begun(
                 &self.id,
                 prompt.round_id,
-                prompt.message.text(),
+                prompt
+                    .message
+                    .as_ref()
+                    .map(Message::text)
+                    .unwrap_or_default(),
                 RoundStatus::Pending,
             )
         });

@@ -15,7 +15,7 @@ pub const TITLE_ENTRIES: usize = 4;
 pub fn title(first: &[StoredEntry]) -> Option<String> {
     first.iter().find_map(|stored| {
         let text = match Entry::decode(stored).ok()?.body {
-            EntryBody::PromptAccepted { message, .. } => message.text(),
+            EntryBody::PromptAccepted { message, .. } => message?.text(),
             EntryBody::Imported { messages, .. } => messages.first()?.text(),
             _ => return None,
         };

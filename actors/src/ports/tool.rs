@@ -58,6 +58,8 @@ pub enum ToolSource {
     BuiltIn,
     /// An MCP server.
     Mcp(String),
+    /// The caller that sent the prompt; it runs the calls itself.
+    Client,
     /// The embedding application.
     #[default]
     Custom,
@@ -136,6 +138,20 @@ impl ToolSpec {
             reach: Reach::default(),
             breaker: TOOL_BREAKER,
         }
+    }
+
+    /// The declaration of a tool that a caller brought. Whoever brings a tool may run it, so a call
+    /// needs no approval.
+    pub(crate) fn client(definition: &ToolDefinition) -> Self {
+        let ToolDefinition {
+            name,
+            description,
+            input_schema,
+        } = definition.clone();
+        Self::new(name, description, input_schema)
+            .effect(EffectClass::Client)
+            .approval(Approval::Never)
+            .source(ToolSource::Client)
     }
 
     /// Declares that the tool only reads: effect class `pure`, no approval.

@@ -1,139 +1,60 @@
-//! Converts OpenAI's messages into Callboard's, and finds what a request adds to a stored
-//! conversation. Pure.
+//! Converts OpenAI's messages and tools into the form that the compatible APIs share. Pure.
 
-use callboard_actors::chat::{ContentBlock, Message, Role};
-use serde_json::json;
+use callboard_actors::chat::{
+    ContentBlock, RawJson, ToolChoice, ToolDefinition, ToolResultBlock, ToolResultContent,
+    ToolUseBlock,
+};
+use serde_json::{Value, json};
 
-use super::wire::{ChatRequest, MessageContent, Part, RequestMessage};
-use crate::http::error::Problem;
+use super::wire::{ChatRequest, ChatTool, MessageContent, Part, RequestMessage};
+use crate::http::{
+    compat::{Speaker, Transcript, Turn},
+    error::Problem,
+};
 
-/// Introduces the client's system messages, which become part of the first user message: the system
-/// prompt belongs to the host.
-const INSTRUCTIONS: &str = "Instructions of the application:\n";
-
-/// One message of the client's list, after its role and parts were checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Turn {
-    pub(super) is_user: bool,
-    pub(super) blocks: Vec<ContentBlock>,
-}
-
-impl Turn {
-    pub(super) fn text(&self) -> String {
-        self.blocks
-            .iter()
-            .filter_map(ContentBlock::as_text)
-            .collect::<Vec<_>>()
-            .join("\n")
-    }
-}
-
-/// The messages of a request, with the instructions separated.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Transcript {
-    /// The client's system and developer messages, joined; `None` if there are none.
-    pub(super) instructions: Option<String>,
-    /// User and assistant messages in order; the last one is the user's.
-    pub(super) messages: Vec<Turn>,
-}
-
-impl Transcript {
-    /// Checks and converts a request's messages.
-    pub(super) fn from_request(request: &ChatRequest) -> Result<Self, Problem> {
-        refuse(request)?;
-        let mut instructions: Vec<String> = Vec::new();
-        let mut turns: Vec<Turn> = Vec::new();
-        for (index, message) in request.messages.iter().enumerate() {
-            let blocks = blocks(index, message)?;
-            match message.role.as_str() {
-                "system" | "developer" => instructions.extend(
-                    blocks
-                        .iter()
-                        .filter_map(ContentBlock::as_text)
-                        .map(str::to_owned),
-                ),
-                "user" | "assistant" => {
-                    turns.push(Turn {
-                        is_user: message.role == "user",
-                        blocks,
-                    });
-                }
-                _ => {
-                    return Err(unsupported(
-                        format!("/messages/{index}/role"),
-                        "the role must be system, developer, user or assistant",
-                    ));
-                }
+/// Checks and converts a request's messages.
+pub(super) fn transcript(request: &ChatRequest) -> Result<Transcript, Problem> {
+    refuse(request)?;
+    let mut instructions: Vec<String> = Vec::new();
+    let mut turns: Vec<Turn> = Vec::new();
+    for (index, message) in request.messages.iter().enumerate() {
+        let speaker = match message.role.as_str() {
+            "system" | "developer" => {
+                let blocks = blocks(index, message)?;
+                let texts = blocks.iter().filter_map(ContentBlock::as_text);
+                instructions.extend(texts.map(str::to_owned));
+                continue;
             }
-        }
-        if !turns.last().is_some_and(|last| last.is_user) {
-            return Err(unsupported(
-                "/messages",
-                "the last message must be of role user",
-            ));
-        }
-        let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
-        Ok(Self {
-            instructions,
-            messages: turns,
-        })
-    }
-
-    /// Puts the instructions as a block before the first user message.
-    fn introduced(instructions: Option<String>, blocks: Vec<ContentBlock>) -> Vec<ContentBlock> {
-        let introduction =
-            instructions.map(|text| ContentBlock::text(format!("{INSTRUCTIONS}{text}")));
-        introduction.into_iter().chain(blocks).collect()
-    }
-
-    /// Splits the messages of a new conversation into history and prompt.
-    pub(super) fn begin(self) -> Result<(Vec<Message>, Vec<ContentBlock>), Problem> {
-        let Self {
-            mut instructions,
-            messages,
-        } = self;
-        let mut turns: Vec<Turn> = Vec::with_capacity(messages.len());
-        for turn in messages {
-            // Adjacent messages of one role are merged: providers require alternating roles.
-            match turns.last_mut().filter(|last| last.is_user == turn.is_user) {
-                Some(last) => last.blocks.extend(turn.blocks),
-                None => turns.push(turn),
+            "user" => Speaker::User,
+            "assistant" => Speaker::Model,
+            "tool" => Speaker::Tools,
+            _ => {
+                return Err(unsupported(
+                    format!("/messages/{index}/role"),
+                    "the role must be system, developer, user, assistant or tool",
+                ));
             }
-        }
-        let now = turns.pop().map(|last| last.blocks).unwrap_or_default();
-        let mut history = Vec::with_capacity(turns.len());
-        for turn in turns {
-            let (role, blocks) = match turn.is_user {
-                true => (
-                    Role::User,
-                    Self::introduced(instructions.take(), turn.blocks),
-                ),
-                false => (Role::Assistant, turn.blocks),
-            };
-            let message = Message::new(role, &blocks)
-                .map_err(|error| unsupported("/messages", error.to_string()))?;
-            history.push(message);
-        }
-        Ok((history, Self::introduced(instructions, now)))
-    }
-}
-
-fn refuse(request: &ChatRequest) -> Result<(), Problem> {
-    let is_given = |value: &Option<serde_json::Value>| {
-        value
-            .as_ref()
-            .is_some_and(|value| !value.is_null() && value != &json!([]))
-    };
-    if is_given(&request.tools) || is_given(&request.functions) {
-        let pointer = if is_given(&request.tools) {
-            "/tools"
-        } else {
-            "/functions"
         };
-        return Err(unsupported(
-            pointer,
-            "the host has its own tools; configure them there",
-        ));
+        let blocks = match speaker {
+            Speaker::User => blocks(index, message)?,
+            Speaker::Model => said(index, message)?,
+            Speaker::Tools => vec![result(index, message)?],
+        };
+        turns.push(Turn { speaker, blocks });
+    }
+    let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
+    Transcript {
+        instructions,
+        turns,
+    }
+    .checked("/messages")
+}
+
+/// Refuses what an answer without it would misrepresent.
+fn refuse(request: &ChatRequest) -> Result<(), Problem> {
+    if is_given(&request.functions) {
+        let detail = "is the older form: declare the functions in `tools`";
+        return Err(unsupported("/functions", detail));
     }
     if request.n.is_some_and(|n| n != 1) {
         return Err(unsupported("/n", "only one choice is supported"));
@@ -141,22 +62,130 @@ fn refuse(request: &ChatRequest) -> Result<(), Problem> {
     if request.logprobs == Some(true) {
         return Err(unsupported("/logprobs", "logprobs are not supported"));
     }
+    let modalities = request.modalities.iter().flatten();
+    if let Some(other) = modalities.into_iter().find(|form| *form != "text") {
+        let detail = format!("{other:?} is not supported: answers are text");
+        return Err(unsupported("/modalities", detail));
+    }
+    if is_given(&request.web_search_options) {
+        let detail = "is a tool of OpenAI's servers; configure one on this host";
+        return Err(unsupported("/web_search_options", detail));
+    }
     Ok(())
+}
+
+fn is_given(value: &Option<Value>) -> bool {
+    value
+        .as_ref()
+        .is_some_and(|value| !value.is_null() && value != &json!([]))
 }
 
 pub(super) fn unsupported(pointer: impl Into<String>, detail: impl Into<String>) -> Problem {
     Problem::invalid(pointer, detail)
 }
 
+/// The function tools of a request.
+pub(super) fn tools(tools: &[ChatTool]) -> Result<Vec<ToolDefinition>, Problem> {
+    let function = |(index, tool): (usize, &ChatTool)| match (&*tool.kind, &tool.function) {
+        ("function", Some(function)) => Ok(ToolDefinition {
+            name: function.name.clone(),
+            description: function.description.clone().unwrap_or_default(),
+            input_schema: schema_of(function.parameters.as_ref()),
+        }),
+        ("function", None) => Err(unsupported(
+            format!("/tools/{index}/function"),
+            "is required",
+        )),
+        (other, _) => Err(unsupported(
+            format!("/tools/{index}/type"),
+            format!("{other:?} is not supported: a tool of the caller is a `function`"),
+        )),
+    };
+    tools.iter().enumerate().map(function).collect()
+}
+
+/// The schema of a function's arguments; one without parameters takes an empty object.
+pub(super) fn schema_of(parameters: Option<&Value>) -> RawJson {
+    let none = || json!({ "type": "object", "properties": {} });
+    let schema = parameters.filter(|value| !value.is_null()).cloned();
+    RawJson::of(&schema.unwrap_or_else(none)).unwrap_or_else(|_| RawJson::empty_object())
+}
+
+/// Whether the model may or must call a tool, in the forms of Chat Completions and of Responses.
+pub(super) fn tool_choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, Problem> {
+    let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
+        return Ok(None);
+    };
+    let name = || {
+        choice["function"]["name"]
+            .as_str()
+            .or(choice["name"].as_str())
+    };
+    match (choice.as_str(), choice["type"].as_str(), name()) {
+        (Some("auto"), ..) => Ok(None),
+        (Some("none"), ..) => Ok(Some(ToolChoice::None)),
+        (Some("required"), ..) => Ok(Some(ToolChoice::Any)),
+        (None, Some("function"), Some(name)) => Ok(Some(ToolChoice::Named(name.to_owned()))),
+        _ => Err(unsupported(
+            "/tool_choice",
+            "must be `auto`, `none`, `required` or a function",
+        )),
+    }
+}
+
+/// The arguments of a call as an object. What is none is kept as it is, in one field.
+pub(super) fn arguments(text: &str) -> RawJson {
+    let parsed = RawJson::from_text(text).ok().filter(RawJson::is_object);
+    let kept = || RawJson::of(&json!({ "arguments": text })).ok();
+    parsed.or_else(kept).unwrap_or_else(RawJson::empty_object)
+}
+
+/// What the model said, with its calls.
+fn said(index: usize, message: &RequestMessage) -> Result<Vec<ContentBlock>, Problem> {
+    let calls = message.tool_calls.as_deref().unwrap_or_default();
+    let is_silent = match &message.content {
+        None => true,
+        Some(MessageContent::Text(text)) => text.is_empty(),
+        Some(MessageContent::Parts(parts)) => parts.is_empty(),
+    };
+    let mut said = match is_silent && !calls.is_empty() {
+        true => Vec::new(),
+        false => blocks(index, message)?,
+    };
+    said.extend(calls.iter().map(|call| {
+        ContentBlock::ToolUse(ToolUseBlock {
+            id: call.id.clone(),
+            name: call.function.name.clone(),
+            input: arguments(&call.function.arguments),
+        })
+    }));
+    Ok(said)
+}
+
+/// The result of a call.
+fn result(index: usize, message: &RequestMessage) -> Result<ContentBlock, Problem> {
+    let Some(id) = &message.tool_call_id else {
+        let pointer = format!("/messages/{index}/tool_call_id");
+        return Err(unsupported(pointer, "is required"));
+    };
+    let text = match &message.content {
+        Some(MessageContent::Text(text)) => text.clone(),
+        Some(MessageContent::Parts(_)) => {
+            let blocks = blocks(index, message)?;
+            let texts: Vec<&str> = blocks.iter().filter_map(ContentBlock::as_text).collect();
+            texts.join("\n")
+        }
+        None => String::new(),
+    };
+    Ok(ContentBlock::ToolResult(ToolResultBlock {
+        tool_use_id: id.clone(),
+        content: ToolResultContent::Text(text),
+        is_error: false,
+    }))
+}
+
 fn blocks(index: usize, message: &RequestMessage) -> Result<Vec<ContentBlock>, Problem> {
     let at = |field: &str| format!("/messages/{index}/{field}");
-    if message
-        .tool_calls
-        .as_ref()
-        .is_some_and(|calls| !calls.is_null() && calls != &json!([]))
-    {
-        return Err(unsupported(at("tool_calls"), "the host has its own tools"));
-    }
     let blocks = match &message.content {
         Some(MessageContent::Text(text)) => vec![ContentBlock::text(text.as_str())],
         Some(MessageContent::Parts(parts)) => {
@@ -179,123 +208,56 @@ const PARTS: &str = "a part is a `text`, or an `image_url` with a data: or https
 fn block(part: &Part) -> Option<ContentBlock> {
     match part.kind.as_str() {
         "text" => part.text.as_deref().map(ContentBlock::text),
-        "image_url" => {
-            let url = &part.image_url.as_ref()?.url;
-            let source = match url.strip_prefix("data:") {
-                Some(data) => {
-                    let (media_type, data) = data.split_once(";base64,")?;
-                    json!({ "type": "base64", "media_type": media_type, "data": data })
-                }
-                None => json!({ "type": "url", "url": url }),
-            };
-            serde_json::from_value(json!({ "type": "image", "source": source })).ok()
-        }
+        "image_url" => image(&part.image_url.as_ref()?.url),
         _ => None,
     }
 }
 
-/// Text without white space. Clients trim messages and streams may split them at white space, so
-/// comparisons ignore it.
-fn bare(text: &str) -> String {
-    text.chars().filter(|c| !c.is_whitespace()).collect()
-}
-
-/// The messages that follow the known rounds (`(prompt, answer)` each), as the next prompt; `None`
-/// when the request's history differs from the conversation's.
-///
-/// A client that streamed an answer holds all text of the round, the conversation only its last
-/// message: the known answer must be a suffix of the client's. For a round without an answer
-/// (`None`) the client may send no assistant message at all, so its next prompt may directly follow
-/// that round's prompt.
-pub(super) fn after(
-    rounds: &[(String, Option<String>)],
-    transcript: Transcript,
-) -> Option<Vec<ContentBlock>> {
-    let mut messages = transcript.messages.as_slice();
-    for (prompt, answer) in rounds {
-        let asked = messages.iter().take_while(|turn| turn.is_user).count();
-        let (users, rest) = messages.split_at_checked(asked)?;
-        let answered = rest.iter().take_while(|turn| !turn.is_user).count();
-        match answer {
-            Some(answer) => {
-                let (answers, rest) = rest.split_at_checked(answered)?;
-                if users.is_empty()
-                    || answers.is_empty()
-                    || !is_end(prompt, users)
-                    || !bare(&text(answers)).ends_with(&bare(answer))
-                {
-                    return None;
-                }
-                messages = rest;
-            }
-            None => {
-                // Several user messages can form one prompt. Match as many as fit, but leave at
-                // least one message: the new prompt.
-                let most = if rest.is_empty() {
-                    asked.checked_sub(1)?
-                } else {
-                    asked
-                };
-                let whole = (1..=most).rev().find(|count| {
-                    users
-                        .get(..*count)
-                        .is_some_and(|users| is_end(prompt, users))
-                })?;
-                let skipped = if whole == asked { answered } else { 0 };
-                messages = messages.get(whole + skipped..)?;
-            }
+/// An image by its URL.
+pub(super) fn image(url: &str) -> Option<ContentBlock> {
+    let source = match url.strip_prefix("data:") {
+        Some(data) => {
+            let (media_type, data) = data.split_once(";base64,")?;
+            json!({ "type": "base64", "media_type": media_type, "data": data })
         }
-    }
-    let is_next = !messages.is_empty() && messages.iter().all(|turn| turn.is_user);
-    is_next.then(|| {
-        messages
-            .iter()
-            .flat_map(|turn| turn.blocks.iter().cloned())
-            .collect()
-    })
-}
-
-/// Whether a prompt ends with these messages; the client's instructions may stand before them.
-fn is_end(prompt: &str, users: &[Turn]) -> bool {
-    bare(prompt).ends_with(&bare(&text(users)))
-}
-
-fn text(turns: &[Turn]) -> String {
-    turns.iter().map(Turn::text).collect::<Vec<_>>().join("\n")
+        None => json!({ "type": "url", "url": url }),
+    };
+    serde_json::from_value(json!({ "type": "image", "source": source })).ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn converted(messages: serde_json::Value) -> Result<Transcript, (u16, Option<String>)> {
+    fn converted(messages: Value) -> Result<Transcript, (u16, Option<String>)> {
         let request: ChatRequest =
             serde_json::from_value(json!({ "model": "m", "messages": messages })).unwrap();
-        Transcript::from_request(&request).map_err(|problem| (problem.status, problem.pointer))
+        transcript(&request).map_err(|problem| (problem.status, problem.pointer))
     }
 
     #[test]
-    fn instructions_stand_before_the_first_user_message() {
+    fn calls_and_results_of_the_clients_tools_are_read() {
+        let call = json!({ "id": "t1", "type": "function",
+            "function": { "name": "weather", "arguments": "{\"city\":\"Oslo\"}" } });
         let transcript = converted(json!([
             { "role": "system", "content": "Be brief." },
             { "role": "user", "content": "hi" },
-            { "role": "assistant", "content": "ho" },
-            { "role": "user", "content": [{ "type": "text", "text": "and?" }] },
+            { "role": "assistant", "content": null, "tool_calls": [call] },
+            { "role": "tool", "tool_call_id": "t1", "content": [{ "type": "text", "text": "rain" }] },
         ]));
 
-        let (history, now) = transcript.unwrap().begin().unwrap();
+        let transcript = transcript.unwrap();
 
+        assert_eq!(transcript.instructions.as_deref(), Some("Be brief."));
+        let speakers: Vec<Speaker> = transcript.turns.iter().map(|turn| turn.speaker).collect();
+        assert_eq!(speakers, [Speaker::User, Speaker::Model, Speaker::Tools]);
+        let blocks = |turn: usize| serde_json::to_value(&transcript.turns[turn].blocks).unwrap();
         assert_eq!(
-            history[0].blocks(),
-            [
-                ContentBlock::text(format!("{INSTRUCTIONS}Be brief.")),
-                ContentBlock::text("hi")
-            ]
+            blocks(1),
+            json!([{ "type": "tool_use", "id": "t1", "name": "weather", "input": { "city": "Oslo" } }])
         );
-        assert_eq!(
-            (history[1].text(), now),
-            ("ho".into(), vec![ContentBlock::text("and?")])
-        );
+        assert_eq!(blocks(2)[0]["tool_use_id"], "t1");
+        assert_eq!(blocks(2)[0]["content"], "rain");
     }
 
     #[test]
@@ -311,102 +273,49 @@ mod tests {
         );
         assert_eq!(
             converted(json!([{ "role": "tool", "content": "a" }])),
+            Err(wrong("/messages/0/tool_call_id"))
+        );
+        assert_eq!(
+            converted(json!([{ "role": "function", "content": "a" }])),
             Err(wrong("/messages/0/role"))
         );
         assert_eq!(
             converted(json!([{ "role": "user", "content": [{ "type": "input_audio" }] }])),
             Err(wrong("/messages/0/content/0"))
         );
-    }
-
-    #[test]
-    fn only_messages_after_the_known_rounds_become_the_prompt() {
-        let transcript = |messages: serde_json::Value| converted(messages).unwrap();
-        let known = [(
-            "Instructions of the application:\nx\nhi".to_owned(),
-            Some("ho".to_owned()),
-        )];
-        let user = |text: &str| json!({ "role": "user", "content": text });
-        let assistant = |text: &str| json!({ "role": "assistant", "content": text });
-
-        let next = after(
-            &known,
-            transcript(json!([
-                user("hi"),
-                assistant("Let me see.\n\nho"),
-                user("and?")
-            ])),
-        );
-        assert_eq!(next, Some(vec![ContentBlock::text("and?")]));
-        for other in [
-            json!([user("and?")]),
-            json!([user("he"), assistant("ho"), user("and?")]),
-            json!([user("hi"), assistant("no"), user("and?")]),
-            json!([
-                user("hi"),
-                assistant("ho"),
-                user("more"),
-                assistant("than"),
-                user("known")
-            ]),
-        ] {
-            assert_eq!(after(&known, transcript(other.clone())), None, "{other}");
-        }
-        assert_eq!(
-            after(
-                &[("hi".into(), None)],
-                transcript(json!([user("hi"), assistant("part"), user("go")]))
+        let of = |field: &str, value: Value| {
+            let mut request =
+                json!({ "model": "m", "messages": [{ "role": "user", "content": "a" }] });
+            request[field] = value;
+            let request: ChatRequest = serde_json::from_value(request).unwrap();
+            let tools =
+                tools(&request.tools).and_then(|_| tool_choice(request.tool_choice.as_ref()));
+            let refused = transcript(&request).map(drop).and(tools.map(drop));
+            refused.map_err(|problem| problem.pointer.unwrap_or_default())
+        };
+        for (field, value, pointer) in [
+            ("n", json!(2), "/n"),
+            ("logprobs", json!(true), "/logprobs"),
+            ("functions", json!([{ "name": "f" }]), "/functions"),
+            ("modalities", json!(["text", "audio"]), "/modalities"),
+            ("web_search_options", json!({}), "/web_search_options"),
+            ("tools", json!([{ "type": "custom" }]), "/tools/0/type"),
+            (
+                "tools",
+                json!([{ "type": "function" }]),
+                "/tools/0/function",
             ),
-            Some(vec![ContentBlock::text("go")])
-        );
-    }
-
-    #[test]
-    fn after_a_round_without_an_answer_another_user_message_may_follow() {
-        let transcript = |messages: &[&str]| {
-            converted(json!(
-                messages
-                    .iter()
-                    .map(|text| json!({ "role": "user", "content": text }))
-                    .collect::<Vec<_>>()
-            ))
-        };
-        let next = |rounds: &[(&str, Option<&str>)], messages: &[&str]| {
-            let rounds: Vec<_> = rounds
-                .iter()
-                .map(|(prompt, answer)| ((*prompt).to_owned(), answer.map(str::to_owned)))
-                .collect();
-            let blocks = after(&rounds, transcript(messages).unwrap())?;
-            Some(
-                blocks
-                    .iter()
-                    .filter_map(ContentBlock::as_text)
-                    .collect::<Vec<_>>()
-                    .join("|"),
-            )
-        };
-
-        assert_eq!(next(&[("hi", None)], &["hi", "go"]).as_deref(), Some("go"));
-        assert_eq!(
-            next(&[("hi", None)], &["hi", "hi"]).as_deref(),
-            Some("hi"),
-            "the same text again is a new prompt"
-        );
-        assert_eq!(
-            next(&[("hi", None), ("hi", None)], &["hi", "hi", "go", "on"]).as_deref(),
-            Some("go|on")
-        );
-        assert_eq!(
-            next(&[("hi\nthere", None)], &["hi", "there", "go"]).as_deref(),
-            Some("go"),
-            "one prompt of two messages"
-        );
-        assert_eq!(next(&[("hi", None)], &["ho", "go"]), None);
-        assert_eq!(next(&[("hi", None)], &["hi"]), None, "nothing new");
-        assert_eq!(
-            next(&[("hi", Some("ho"))], &["hi", "go"]),
-            None,
-            "there was an answer"
-        );
+            ("tool_choice", json!("maybe"), "/tool_choice"),
+        ] {
+            assert_eq!(of(field, value), Err(pointer.to_owned()));
+        }
+        for (field, value) in [
+            ("n", json!(1)),
+            ("seed", json!(7)),
+            ("parallel_tool_calls", json!(true)),
+            ("tool_choice", json!("required")),
+        ] {
+            assert_eq!(of(field, value), Ok(()), "{field}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use callboard_actors::chat::{Effort, ModelParameters, Temperature};
+use callboard_actors::chat::{Effort, ModelParameters, Temperature, ToolUseBlock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 pub(in crate::http) struct ChatRequest {
     /// An id from `GET /openai/v1/models`.
     pub(super) model: String,
-    /// The conversation so far; the last message must be the user's.
+    /// The conversation so far; the last message must be the user's, or the result of a tool.
     #[schema(value_type = Vec<Object>)]
     pub(super) messages: Vec<RequestMessage>,
     /// Whether to answer with chunks as server-sent events; `false` if absent.
@@ -28,11 +28,22 @@ pub(in crate::http) struct ChatRequest {
     /// Form of the answer: text, or JSON that matches a schema.
     #[serde(default)]
     pub(super) response_format: Option<ResponseFormat>,
-    /// Refused with 422: the host runs its own tools.
+    /// Functions that the client runs, at most 128, none with the name of a tool of the host.
+    #[serde(default, deserialize_with = "or_default")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub(super) tools: Vec<ChatTool>,
+    /// `auto`, `none`, `required` or a function. All but `none` hold for the first model call.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) tools: Option<Value>,
-    /// Refused with 422, like `tools`.
+    pub(super) tool_choice: Option<Value>,
+    /// Only `["text"]` is supported.
+    #[serde(default)]
+    pub(super) modalities: Option<Vec<String>>,
+    /// Refused with 422.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) web_search_options: Option<Value>,
+    /// Refused with 422: the older form of `tools`.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub(super) functions: Option<Value>,
@@ -76,6 +87,49 @@ impl ChatRequest {
             }),
         }
     }
+}
+
+/// `null` as the default value.
+fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: Deserialize<'de> + Default,
+    D: serde::Deserializer<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// A tool that the client runs.
+#[derive(Debug, Deserialize)]
+pub(super) struct ChatTool {
+    #[serde(rename = "type")]
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) function: Option<Function>,
+}
+
+/// A function; `strict` is ignored.
+#[derive(Debug, Deserialize)]
+pub(super) struct Function {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) description: Option<String>,
+    #[serde(default)]
+    pub(super) parameters: Option<Value>,
+}
+
+/// A call that the model made, as the client sends it back.
+#[derive(Debug, Deserialize)]
+pub(super) struct CallTaken {
+    pub(super) id: String,
+    pub(super) function: FunctionTaken,
+}
+
+/// The function of such a call.
+#[derive(Debug, Deserialize)]
+pub(super) struct FunctionTaken {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) arguments: String,
 }
 
 /// Texts that end an answer.
@@ -128,7 +182,9 @@ pub(super) struct RequestMessage {
     #[serde(default)]
     pub(super) content: Option<MessageContent>,
     #[serde(default)]
-    pub(super) tool_calls: Option<Value>,
+    pub(super) tool_calls: Option<Vec<CallTaken>>,
+    #[serde(default)]
+    pub(super) tool_call_id: Option<String>,
 }
 
 /// Content of a message.
@@ -203,7 +259,7 @@ pub(in crate::http) struct Choice {
     pub(super) index: u32,
     /// The model's message.
     pub(super) message: Answered,
-    /// `stop`, `length` or `content_filter`.
+    /// `stop`, `tool_calls`, `length` or `content_filter`.
     pub(super) finish_reason: &'static str,
     /// Always `null`; part of OpenAI's form.
     #[schema(value_type = Option<Object>)]
@@ -215,10 +271,53 @@ pub(in crate::http) struct Choice {
 pub(in crate::http) struct Answered {
     /// Always `assistant`; part of OpenAI's form.
     pub(super) role: &'static str,
-    /// Text of the last message of the round.
-    pub(super) content: String,
+    /// Text of the last message; `null` for calls without any.
+    pub(super) content: Option<String>,
     /// Always `null`; part of OpenAI's form.
     pub(super) refusal: Option<String>,
+    /// Calls that the client has to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_calls: Option<Vec<CallShown>>,
+}
+
+/// A call that the client has to run.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct CallShown {
+    /// Id of the call, for the message with its result.
+    pub(super) id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    /// Name and arguments.
+    pub(super) function: FunctionCall,
+}
+
+impl CallShown {
+    pub(super) fn of(call: &ToolUseBlock) -> Self {
+        Self {
+            id: call.id.clone(),
+            kind: "function",
+            function: FunctionCall::of(call),
+        }
+    }
+}
+
+/// The function of a call.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct FunctionCall {
+    /// Name of the function.
+    pub(super) name: String,
+    /// The arguments as JSON text.
+    pub(super) arguments: String,
+}
+
+impl FunctionCall {
+    pub(super) fn of(call: &ToolUseBlock) -> Self {
+        Self {
+            name: call.name.clone(),
+            arguments: call.input.as_str().to_owned(),
+        }
+    }
 }
 
 /// The models that the tenant can name.
@@ -268,6 +367,18 @@ pub(super) struct Delta<'a> {
     pub(super) role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) content: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tool_calls: Option<[CallDelta<'a>; 1]>,
+}
+
+/// A whole call, as one delta.
+#[derive(Debug, Serialize)]
+pub(super) struct CallDelta<'a> {
+    pub(super) index: usize,
+    pub(super) id: &'a str,
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) function: FunctionCall,
 }
 
 /// An error in OpenAI's form.

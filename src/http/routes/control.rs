@@ -1,4 +1,4 @@
-//! Control of a conversation: interrupt, approve, inject, compact, fork.
+//! Control of a conversation: interrupt, approve, results of tools, inject, compact, fork.
 
 use axum::{
     Json,
@@ -10,7 +10,7 @@ use callboard_actors::{host::SendError, ids::ConversationId};
 
 use super::{Path, Query};
 use crate::http::{
-    api::{Approval, CompactQuery, Compacted, Fork, Inject, Made},
+    api::{Approval, CompactQuery, Compacted, Fork, Inject, Made, ToolResults},
     auth::Caller,
     body::{self, Messages},
     error::Problem,
@@ -60,6 +60,33 @@ pub(in crate::http) async fn approve(
         true => conversation.approve_always(tool_call_id).await?,
         false => conversation.approve(tool_call_id, answer.allow).await?,
     }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Sends results of calls of tools that the caller brought.
+///
+/// The event `client_tool_call` announces such a call. Results come in any order and number: all of
+/// a request are accepted, or none. When each open call of the batch has its result, the round goes
+/// on. The same result may be sent again; another one, or one for a call whose time is over, is 409
+/// `already_answered`, and a call that is not this conversation's or not the caller's is 404.
+#[utoipa::path(
+    post, path = "/v1/conversations/{id}/tool_results", tag = "control", request_body = ToolResults,
+    params(("id" = String, Path, description = "The conversation")),
+    responses((status = 204, description = "The results are stored")),
+)]
+pub(in crate::http) async fn tool_results(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    Messages(sent): Messages<ToolResults>,
+) -> Result<StatusCode, Problem> {
+    if sent.results.is_empty() {
+        return Err(Problem::invalid("/results", "must not be empty"));
+    }
+    let (_, conversation) = app.known(&tenant, &id).await?;
+    app.host.tenant(&tenant).check_open()?;
+    let results = sent.results.into_iter().map(Into::into);
+    conversation.client_tool_results(results).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -87,6 +87,7 @@ pub(in crate::http) async fn send(
     };
 
     let parameters = request.parameters();
+    let (tools, tool_choice) = (request.tools, request.tool_choice);
     let blocks = request.content.into_blocks();
     app.check_attachments(&blocks, "/content")?;
     let mut send = app
@@ -99,6 +100,12 @@ pub(in crate::http) async fn send(
     }
     if let Some(key) = key {
         send = send.client_key(key);
+    }
+    if !tools.is_empty() {
+        send = send.client_tools(tools.into_iter().map(Into::into));
+    }
+    if let Some(choice) = tool_choice {
+        send = send.tool_choice(choice);
     }
     let mut reply = send.await?;
 

@@ -2,6 +2,7 @@
 //! next start.
 
 mod asked;
+mod client_tools;
 mod ends;
 mod operator;
 mod outages;

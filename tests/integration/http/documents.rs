@@ -42,6 +42,7 @@ const ROUTES: &[&str] = &[
     "POST /v1/conversations/{id}/reset",
     "POST /v1/conversations/{id}/rewind",
     "POST /v1/conversations/{id}/skills/{name}",
+    "POST /v1/conversations/{id}/tool_results",
     "POST /v1/fanouts",
     "POST /v1/fanouts/{name}/cancel",
     "PUT /v1/admin/tenants/{tenant}",

@@ -92,6 +92,7 @@ fn content(path: &str, turn: usize) -> Value {
         "{tool_call_id}" => json!({"allow": true}),
         "fanouts" => json!({"tasks": ["hello"]}),
         "inject" => json!({"text": "hello"}),
+        "tool_results" => json!({"results": [{"tool_call_id": "call", "content": "yes"}]}),
         "rewind" => json!({"to": "00000000-0000-4000-8000-000000000001"}),
         "fork" => json!({"conversation_id": format!("copy-{turn}")}),
         "completions" => {

@@ -1,7 +1,7 @@
 //! The OpenAI-compatible API (Chat Completions).
 
 use super::*;
-use callboard_actors::{host::TenantConfig, ports::ListQuery, tenant::Quotas};
+use callboard_actors::{chat::ContentBlock, host::TenantConfig, ports::ListQuery, tenant::Quotas};
 
 async fn chat(server: &Server, conversation: Option<&str>, wanted: Value) -> Response {
     let mut request = server.ask(Method::POST, "/openai/v1/chat/completions", ACME);
@@ -141,13 +141,13 @@ async fn a_bound_call_sends_only_messages_that_its_conversation_does_not_have() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_have_the_form_of_openai() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+    let tools = json!([{ "type": "web_search" }]);
     let cases = [
         (
             json!({ "model": "default", "messages": [user("a")], "tools": tools }),
             422,
             "invalid_request_error",
-            json!("tools"),
+            json!("tools.0.type"),
         ),
         (
             json!({ "model": "gpt-none", "messages": [user("a")] }),
@@ -256,4 +256,123 @@ async fn a_call_beyond_the_rate_stores_no_history_and_counts_once() {
 
     assert_eq!(statuses, [200, 200, 429, 429]);
     assert_eq!(stored(&server).await, 2);
+}
+
+/// A request with a tool of the client.
+fn with_tool(messages: Value) -> Value {
+    let parameters = json!({ "type": "object" });
+    let function = json!({ "name": "mine", "description": "Mine.", "parameters": parameters });
+    json!({ "model": "default", "messages": messages,
+        "tools": [{ "type": "function", "function": function }] })
+}
+
+/// A model that calls `mine` for each prompt, and repeats the results.
+fn calls_mine() -> ScriptedModel {
+    ScriptedModel::answering(|request, _| {
+        let last = request.messages.last().unwrap();
+        let results: Vec<String> = last
+            .blocks()
+            .iter()
+            .filter_map(|block| match block {
+                ContentBlock::ToolResult(result) => Some(result.content.text().into_owned()),
+                _ => None,
+            })
+            .collect();
+        match results.is_empty() {
+            true => Reply::text("Let me see.")
+                .and_tool("mine", &json!({ "n": 1 }))
+                .and_tool("mine", &json!({ "n": 2 })),
+            false => Reply::text(results.join(", ")),
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_with_tools_is_stateless_without_a_conversation() {
+    let server = Server::start(calls_mine()).await;
+
+    let first = body(chat(&server, None, with_tool(json!([user("go")]))).await).await;
+    let choice = &first["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{first}");
+    let calls = choice["message"]["tool_calls"].as_array().unwrap();
+    assert_eq!((calls.len(), stored(&server).await), (2, 0));
+    let result = |call: &Value, text: &str| json!({ "role": "tool", "tool_call_id": call["id"], "content": text });
+    // In another order than the calls.
+    let messages = json!([
+        user("go"),
+        choice["message"],
+        result(&calls[1], "two"),
+        result(&calls[0], "one")
+    ]);
+    let last = body(chat(&server, None, with_tool(messages)).await).await;
+
+    assert_eq!(last["choices"][0]["message"]["content"], "one, two");
+    assert_eq!(stored(&server).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_conversation_the_round_waits_for_each_result() {
+    let server = Server::start(calls_mine()).await;
+    let desk = Some("desk");
+    let first = body(chat(&server, desk, with_tool(json!([user("go")]))).await).await;
+    let message = first["choices"][0]["message"].clone();
+    let calls = message["tool_calls"].as_array().unwrap();
+    let standing = body(server.get("/v1/conversations/desk").await).await;
+    assert_eq!(standing["state"], "parked", "{standing}");
+    let result = |call: &Value, text: &str| json!({ "role": "tool", "tool_call_id": call["id"], "content": text });
+
+    let one = json!([user("go"), message, result(&calls[1], "two")]);
+    let half = body(chat(&server, desk, with_tool(one)).await).await;
+    let left = half["choices"][0]["message"]["tool_calls"]
+        .as_array()
+        .unwrap();
+    assert_eq!((left.len(), &left[0]["id"]), (1, &calls[0]["id"]));
+    let stranger = json!([user("go"), message, result(&json!({ "id": "other" }), "no")]);
+    let refused = chat(&server, desk, with_tool(stranger)).await;
+    assert_eq!(refused.status(), 404);
+    let both = json!([user("go"), message, result(&calls[0], "one")]);
+    let last = body(chat(&server, desk, with_tool(both)).await).await;
+
+    assert_eq!(last["choices"][0]["message"]["content"], "one, two");
+    assert_eq!(last["choices"][0]["finish_reason"], "stop");
+    let total = body(server.get("/v1/conversations/desk/messages").await).await;
+    assert_eq!(total["total"], 4, "one round");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_of_a_clients_tools_come_whole_in_one_chunk() {
+    let server = Server::start(calls_mine()).await;
+    let mut wanted = with_tool(json!([user("go")]));
+    wanted["stream"] = json!(true);
+
+    let text = soon(chat(&server, None, wanted).await.text())
+        .await
+        .unwrap();
+
+    let chunks: Vec<Value> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: ")?.parse().ok())
+        .collect();
+    let calls: Vec<&Value> = chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["tool_calls"].get(0))
+        .collect();
+    let shown: Vec<_> = calls
+        .iter()
+        .map(|call| {
+            (
+                call["index"].as_u64(),
+                call["function"]["arguments"].as_str(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [(Some(0), Some("{\"n\":1}")), (Some(1), Some("{\"n\":2}"))],
+        "{text}"
+    );
+    let last = chunks.last().unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert_eq!(stored(&server).await, 0);
 }

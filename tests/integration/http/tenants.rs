@@ -75,6 +75,11 @@ async fn another_tenants_ids_are_answered_byte_for_byte_as_ids_that_never_were()
         ),
         (
             Method::POST,
+            "/v1/conversations/ID/tool_results".into(),
+            r#"{"results":[{"tool_call_id":"call_0_0","content":"yes"}]}"#.into(),
+        ),
+        (
+            Method::POST,
             "/v1/conversations/ID/inject".into(),
             r#"{"text":"note"}"#.into(),
         ),

@@ -5,7 +5,7 @@
 //! Pure.
 
 use crate::{
-    chat::{ContentBlock, Message, Role, Usage, reminder},
+    chat::{ClientTools, ContentBlock, Message, Role, Usage, reminder},
     conversation::round::{
         DecisionBuilder, Effect,
         input::{FailedAttempt, ModelOutcome},
@@ -59,11 +59,17 @@ impl Pricing {
         self.price_of(model).ok_or_else(|| model.to_owned())
     }
 
+    /// Bytes of the system prompt and of all tools, the caller's included.
+    fn fixed_bytes_of(&self, state: &Durable) -> u64 {
+        let brought = state.client_tools().map_or(0, ClientTools::bytes);
+        self.fixed_bytes.saturating_add(brought as u64)
+    }
+
     /// Estimates the input tokens of the next request: the usage of the last call plus the messages
     /// since then, but never more than the estimate from all bytes.
     fn input(&self, state: &Durable) -> u64 {
         let messages = state.history.messages();
-        let by_bytes = tokens(self.fixed_bytes.saturating_add(messages.estimate_bytes()));
+        let by_bytes = tokens(self.fixed_bytes_of(state) + messages.estimate_bytes());
         let last = state
             .last_usage
             .input()
@@ -162,7 +168,7 @@ impl Pricing {
     fn check(&self, state: &Durable, window: u64, reported: &Usage, estimate: &Usage) -> Usage {
         let window = if window == 0 { u64::MAX } else { window };
         let request = self
-            .fixed_bytes
+            .fixed_bytes_of(state)
             .saturating_add(state.history.messages().wire_bytes() as u64);
         let input_max = window.min(request.saturating_add(REQUEST_SLACK_TOKENS)); // A token has at least one byte.
         let input_uncached = reported.input_uncached.min(input_max);

@@ -47,6 +47,15 @@ pub enum Refusal {
     /// prompt.
     #[error("there is no such {0}")]
     NoSuch(&'static str),
+    /// The tool call has its result already, and it is another one.
+    #[error("this tool call has its result already: {0}")]
+    AlreadyAnswered(String),
+    /// The prompt has no message, and the history does not end with one of a user, or a round is
+    /// open.
+    #[error(
+        "there is nothing to answer: the history must end with a user's message or tool results"
+    )]
+    NothingToAnswer,
     /// The request needs an idle conversation, and a round is open.
     #[error("a round is open; interrupt it first")]
     RoundOpen,
@@ -80,6 +89,8 @@ impl Refusal {
             Self::Draining => "draining",
             Self::KeyReused => "idempotency_key_reused",
             Self::NoSuch(_) => "not_found",
+            Self::AlreadyAnswered(_) => "already_answered",
+            Self::NothingToAnswer => "nothing_to_answer",
             Self::RoundOpen => "round_open",
             Self::PinnedFull => "pinned_full",
             Self::CannotShrink(_) => "context_too_large",
@@ -111,8 +122,16 @@ fn fits_with<'a>(
     messages: impl IntoIterator<Item = &'a Message>,
 ) -> Result<(), Refusal> {
     let kept = |message: &Message| message.wire().len() + MESSAGE_KEPT_BYTES;
-    let added: usize = messages.into_iter().map(kept).sum();
-    match held + added {
+    bounded(held + messages.into_iter().map(kept).sum::<usize>())
+}
+
+/// Refuses tool results of so many bytes, as [`fits`] refuses a message.
+pub(super) fn fits_bytes(durable: &Durable, added: usize) -> Result<(), Refusal> {
+    bounded(durable.message_bytes().saturating_add(added))
+}
+
+fn bounded(bytes: usize) -> Result<(), Refusal> {
+    match bytes {
         ..=HISTORY_BYTES_MAX => Ok(()),
         _ => Err(Refusal::CannotShrink("history")),
     }
@@ -233,11 +252,11 @@ pub enum Effect {
         /// The position in the inbox, from 1.
         position: usize,
     },
-    /// Only approvals are awaited: release the round's permit and check the approvals again at
-    /// `until`.
+    /// Only people and the caller are awaited: release the round's permit and look for what has
+    /// expired at `until`.
     Park {
         round_id: RoundId,
-        /// When the first approval expires.
+        /// When the first of them expires.
         until: Option<Timestamp>,
     },
     /// The round has ended: release its permit, tasks, timers and seat.
@@ -265,7 +284,7 @@ impl Effect {
             Self::Acknowledge { .. } | Self::Answer { .. } => When::Stored,
             Self::StartTool(start) => match start.spec.effect {
                 EffectClass::Pure => When::Now,
-                EffectClass::Idempotent | EffectClass::Once => When::Stored,
+                EffectClass::Idempotent | EffectClass::Once | EffectClass::Client => When::Stored,
             },
             Self::Refuse { .. }
             | Self::Reserve { .. }

@@ -3,7 +3,7 @@
 //! Pure.
 
 use crate::{
-    chat::{ContentBlock, Message, MessageList, ModelParameters, RawJson, Usage},
+    chat::{ClientTools, ContentBlock, Message, MessageList, ModelParameters, RawJson, Usage},
     compactor::{Plan, SummaryBill},
     conversation::{command::Command, round::rules::Recovery},
     ids::{PromptId, RoundId, Seq, WaiterId, WorkId},
@@ -39,14 +39,16 @@ pub struct NewPrompt {
     pub round_id: RoundId,
     /// The client's idempotency key; `None` if the client sent none.
     pub client_key: Option<ClientKey>,
-    /// The user's message.
-    pub message: Message,
+    /// The user's message; `None` to answer the history as it is.
+    pub message: Option<Message>,
     /// The JSON Schema that the answer must fit; `None` for free text.
     pub output_schema: Option<RawJson>,
     /// When the round is canceled, or the prompt is withdrawn; `None` without a deadline.
     pub deadline_at: Option<Timestamp>,
     /// How the model is asked to answer; `None` for the configuration's way.
     pub parameters: Option<Arc<ModelParameters>>,
+    /// Tools that the caller brings and runs itself.
+    pub client_tools: Option<Arc<ClientTools>>,
     /// What to do when a round is open.
     pub on_busy: OnBusy,
     /// The caller that awaits the receipt.
@@ -144,7 +146,7 @@ pub enum Input {
         /// The index of the call in its batch.
         call: u32,
     },
-    /// A timer fired: check for expired approvals.
+    /// A timer fired: check for expired approvals, and for calls whose caller is too late.
     Tick,
     /// Cancel the open round; no caller awaits an answer.
     Cancel {

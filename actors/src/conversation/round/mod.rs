@@ -7,6 +7,7 @@
 //! [`apply_input`] combines both; the shell, the replay and the tests call it.
 
 pub(in crate::conversation) mod budget;
+mod client_tools;
 pub mod context;
 pub(in crate::conversation) mod decision;
 pub(in crate::conversation) mod input;
@@ -211,7 +212,10 @@ pub fn decide(
             duration_ms,
         } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
         Input::RetryDue { batch, call } => tools::retry(&mut decision, *batch, *call),
-        Input::Tick => tools::expire_approvals(&mut decision),
+        Input::Tick => {
+            tools::expire_approvals(&mut decision);
+            client_tools::expire(&mut decision);
+        }
         Input::Cancel { failure } => interrupt(&mut decision, failure.clone()),
         Input::Withdraw { prompt_id, reason } => {
             if durable.inbox.iter().any(|prompt| prompt.id == *prompt_id) {
@@ -242,6 +246,7 @@ fn take_command(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: W
             allow,
             always,
         } => tools::approval(decision, tool_call_id, *allow, *always, waiter),
+        Command::ToolResults { results } => client_tools::results(decision, results, waiter),
         Command::Inject { id, message } => inject(decision, id.as_ref(), message, waiter),
         Command::Compact { summary } => context::asked(decision, *summary, waiter),
         Command::Pin { line } => context::pin(decision, line, waiter),
@@ -410,7 +415,8 @@ fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
 fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
     let durable = decision.durable;
     let waiter = prompt.waiter;
-    if !is_plain_user(&prompt.message) {
+    let message = prompt.message.as_ref();
+    if message.is_some_and(|message| !is_plain_user(message)) {
         return decision.refuse(waiter, Refusal::InvalidMessage);
     }
     let key = prompt.client_key.as_ref();
@@ -433,21 +439,26 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
     if decision.volatile.draining {
         return decision.refuse(waiter, Refusal::Draining);
     }
-    if let Err(refusal) = fits(durable, &prompt.message) {
+    if let Some(Err(refusal)) = message.map(|message| fits(durable, message)) {
         return decision.refuse(waiter, refusal);
     }
     let busy = durable.round.is_some() || !durable.inbox.is_empty();
     let full = durable.inbox.len() >= decision.volatile.rules.inbox_prompts_max;
+    if message.is_none() && (busy || !awaits_an_answer(durable)) {
+        return decision.refuse(waiter, Refusal::NothingToAnswer);
+    }
     match (prompt.on_busy, &durable.round) {
         (OnBusy::Steer, Some(round))
             if decision.volatile.cancelling.is_none()
                 && prompt.output_schema.is_none()
-                && prompt.parameters.is_none() =>
+                && prompt.parameters.is_none()
+                && prompt.client_tools.is_none()
+                && let Some(message) = message =>
         {
             decision.entry(EntryBody::Injected {
                 id: None,
                 client_key: prompt.client_key.clone(),
-                message: prompt.message.clone(),
+                message: message.clone(),
             });
             return decision.effect(Effect::Acknowledge {
                 waiter,
@@ -470,6 +481,7 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
         output_schema: prompt.output_schema.clone(),
         deadline_at: prompt.deadline_at,
         parameters: prompt.parameters.clone(),
+        client_tools: prompt.client_tools.clone(),
     });
     decision.effect(Effect::Acknowledge {
         waiter,
@@ -484,6 +496,12 @@ fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
             position: durable.inbox.len() + 1,
         });
     }
+}
+
+/// Whether the history ends with what a model answers: a message of a user, or results of tools.
+fn awaits_an_answer(durable: &Durable) -> bool {
+    let last = durable.history.messages().last();
+    last.is_some_and(|last| last.role() == Role::User)
 }
 
 fn interrupt(decision: &mut DecisionBuilder<'_>, failure: Option<Failure>) {

@@ -6,9 +6,10 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    chat::{ModelParameters, RawJson},
+    chat::{ClientTools, ModelParameters, RawJson, ToolDefinition},
     compactor::RequestBytes,
     journal::{Durable, ToolExecutionResult},
+    limits::BYTES_A_TOKEN,
     policy::Pricing,
     ports::ToolSpec,
     skill::{SkillIndex, SkillPolicy},
@@ -56,6 +57,18 @@ pub enum CallCheck {
     Refused(ToolError),
 }
 
+impl CallCheck {
+    /// A call that the caller runs, with `input` if it is not the model's.
+    pub(in crate::conversation) fn client(spec: ToolSpec, input: Option<RawJson>) -> Self {
+        Self::Ready {
+            spec: Arc::new(spec),
+            input,
+            pattern: None,
+            level: None,
+        }
+    }
+}
+
 /// A model that answers instead of the conversation's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherModel<'a> {
@@ -81,6 +94,23 @@ pub struct ModelLimits {
 pub trait CallPolicy: Send + Sync {
     /// Checks one call.
     fn check_call(&self, name: &str, input: &RawJson) -> CallCheck;
+
+    /// Checks one call of a tool that the caller brought. Its arguments are the caller's to check.
+    fn check_client_call(&self, tool: &ToolDefinition, input: &RawJson) -> CallCheck {
+        let _ = input;
+        CallCheck::client(ToolSpec::client(tool), None)
+    }
+
+    /// Reviews the result that the caller sent for such a call.
+    fn review_client(
+        &self,
+        tool: &ToolDefinition,
+        outcome: ToolExecutionResult,
+        tool_call_id: &str,
+    ) -> ToolExecutionResult {
+        let _ = (tool, tool_call_id);
+        outcome
+    }
 
     /// The declaration of a tool.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
@@ -139,6 +169,8 @@ pub struct Rules {
     pub subagents_a_round_max: usize,
     /// The most subagents that all rounds of the conversation together may start.
     pub subagents_max: u64,
+    /// How long a call waits for its caller, in milliseconds.
+    pub client_result_ms: u64,
     /// The most prompts in the inbox.
     pub inbox_prompts_max: usize,
     /// Prices and the budget of the conversation.
@@ -194,7 +226,11 @@ impl ContextRules {
         pricing: &Pricing,
         limits: impl FnOnce(OtherModel<'_>) -> Option<ModelLimits>,
     ) -> Self {
-        let rules = self.with_answer(state.asked_parameters());
+        let brought = state.client_tools().map_or(0, ClientTools::bytes) as u64;
+        let rules = Self {
+            fixed: self.fixed.saturating_add(brought / BYTES_A_TOKEN),
+            ..self.with_answer(state.asked_parameters())
+        };
         let other = match (state.fallback(), pricing.chosen_model(state)) {
             (Some(fallback), _) => limits(OtherModel::Fallback(&fallback.gateway)),
             (None, Some(model)) => limits(OtherModel::Chosen(&model)),

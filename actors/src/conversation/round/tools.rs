@@ -8,7 +8,7 @@ use std::{cell::OnceCell, sync::Arc};
 use crate::{
     chat::{RawJson, fault},
     conversation::round::{
-        DecisionBuilder, Effect, Refusal, StartTool, is_plain_user,
+        DecisionBuilder, Effect, Refusal, StartTool, client_tools, is_plain_user,
         rules::{ApprovalMode, CallCheck, Rules},
         skills, verdict,
         volatile::{Cancelling, Retry, Work},
@@ -46,6 +46,10 @@ enum Admission {
         input: RawJson,
         reason: &'static str,
         pattern: Option<String>,
+    },
+    /// The caller runs it.
+    AtClient {
+        input: Option<RawJson>,
     },
     Shut(ToolExecutionResult),
 }
@@ -104,7 +108,7 @@ pub(in crate::conversation) fn advance(
         };
         let (progress, admission) = match &call.state {
             CallState::Finished(_) => (Progress::Done, None),
-            CallState::Asked { .. } => (Progress::Asked, None),
+            CallState::Asked { .. } | CallState::AtClient { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
             // Checked once for each advance: a check parses the arguments.
             CallState::Waiting => (Progress::Waiting, admission(false)),
@@ -123,6 +127,11 @@ pub(in crate::conversation) fn advance(
                 pattern,
             }) => {
                 ask(decision, index, call, input, reason, pattern);
+                admissions.push(None);
+                Progress::Asked
+            }
+            Some(Admission::AtClient { input }) => {
+                client_tools::call(decision, index_u32(index), call, input);
                 admissions.push(None);
                 Progress::Asked
             }
@@ -182,7 +191,7 @@ fn needs(
                 .spec(&call.tool_use.name),
             input.as_ref(),
         ),
-        // A call awaiting approval blocks no other call; refused and finished calls need no lock.
+        // A call awaiting approval or its caller blocks no other call; refused and finished calls need no lock.
         _ => return free,
     };
     let Some(spec) = spec else { return free };
@@ -226,12 +235,19 @@ fn admission(
     if let Some(error) = skills::refusal(decision.durable, &tool_use.name) {
         return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
     }
-    let (spec, input, pattern, level) = match rules
-        .call_policy
-        .check_call(&tool_use.name, &tool_use.input)
-    {
+    let brought = round.client_tool(&tool_use.name);
+    let check = match brought {
+        Some(tool) => rules.call_policy.check_client_call(tool, &tool_use.input),
+        None => rules
+            .call_policy
+            .check_call(&tool_use.name, &tool_use.input),
+    };
+    let (spec, input, pattern, level) = match check {
         CallCheck::Refused(error) => {
             return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
+        }
+        CallCheck::Ready { input, .. } if brought.is_some() => {
+            return Admission::AtClient { input };
         }
         CallCheck::Ready {
             spec,
@@ -401,7 +417,7 @@ fn window_used(decision: &DecisionBuilder<'_>) -> f64 {
     }
 }
 
-fn finish_call(
+pub(super) fn finish_call(
     decision: &mut DecisionBuilder<'_>,
     index: usize,
     call: &Call,
@@ -416,12 +432,12 @@ fn finish_call(
     });
 }
 
-fn index_u32(index: usize) -> u32 {
+pub(super) fn index_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
 /// The open round and its batch, if a batch is open.
-fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)> {
+pub(super) fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound, &'a Batch)> {
     let round = decision.durable.round.as_ref()?;
     match &round.phase {
         Phase::Batch(batch) => Some((round, batch)),
@@ -683,6 +699,8 @@ pub(in crate::conversation) fn cancel(
                 },
                 None,
             ) if cancelling.grace_over => in_doubt(&call.tool_use.name, *at),
+            // The caller may be running it.
+            (CallState::AtClient { .. }, _) => cancelled_unknown(),
             (CallState::Started { .. }, work) => {
                 if let Some(work) = work {
                     decision.effect(Effect::Abort { work });

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use crate::{
-    chat::RawJson,
+    chat::{RawJson, ToolDefinition},
     conversation::{
         round::rules::{CallCheck, CallPolicy, ModelLimits, OtherModel},
         setup::Setup,
     },
     ids::Scope,
     journal::ToolExecutionResult,
-    ports::{Approval, Review, ToolSpec, Verdict},
+    ports::{Approval, Hook, Review, ToolSpec, Verdict},
     tool::ToolError,
 };
 
@@ -26,14 +26,8 @@ impl CallGuard {
         Self { setup, scope }
     }
 
-    fn try_check(&self, name: &str, input: &RawJson) -> Result<CallCheck, ToolError> {
-        let tools = &self.setup.tools;
-        let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else {
-            return Err(tools.unknown(name));
-        };
-        if let Some(error) = self.setup.resources.permissions.refusal(spec) {
-            return Err(error);
-        }
+    /// Asks the hooks before a call. Returns the arguments if a hook replaced them.
+    fn hooked(&self, spec: &ToolSpec, input: &RawJson) -> Result<Option<RawJson>, ToolError> {
         let mut replaced: Option<RawJson> = None;
         for hook in self.setup.hooks.iter() {
             match hook.before_tool(&self.scope, spec, replaced.as_ref().unwrap_or(input)) {
@@ -42,6 +36,47 @@ impl CallGuard {
                 Verdict::Replace(other) => replaced = Some(other),
             }
         }
+        Ok(replaced)
+    }
+
+    /// The outcome of a call after all hooks have seen it.
+    fn reviewed(
+        &self,
+        spec: &ToolSpec,
+        outcome: ToolExecutionResult,
+        tool_call_id: &str,
+    ) -> ToolExecutionResult {
+        let review = |outcome: ToolExecutionResult, hook: &Arc<dyn Hook>| match hook.after_tool(
+            &self.scope,
+            spec,
+            &outcome,
+        ) {
+            Review::Keep => outcome,
+            Review::Replace(observation) => ToolExecutionResult {
+                observation,
+                ..outcome
+            },
+            Review::Withhold(why) => {
+                let error = ToolExecutionResult::error(&ToolError::denied(why), tool_call_id);
+                ToolExecutionResult {
+                    duration_ms: outcome.duration_ms,
+                    retry_count: outcome.retry_count,
+                    ..error
+                }
+            }
+        };
+        self.setup.hooks.iter().fold(outcome, review)
+    }
+
+    fn try_check(&self, name: &str, input: &RawJson) -> Result<CallCheck, ToolError> {
+        let tools = &self.setup.tools;
+        let (Some(tool), Some(spec)) = (tools.get(name), tools.spec(name)) else {
+            return Err(tools.unknown(name));
+        };
+        if let Some(error) = self.setup.resources.permissions.refusal(spec) {
+            return Err(error);
+        }
+        let replaced = self.hooked(spec, input)?;
         let checked = tools.check_arguments(name, replaced.as_ref().unwrap_or(input))?;
         let used = checked.input.or(replaced).filter(|other| other != input);
         let used_input = used.as_ref().unwrap_or(input);
@@ -65,6 +100,23 @@ impl CallPolicy for CallGuard {
             .unwrap_or_else(CallCheck::Refused)
     }
 
+    fn check_client_call(&self, tool: &ToolDefinition, input: &RawJson) -> CallCheck {
+        let spec = ToolSpec::client(tool);
+        match self.hooked(&spec, input) {
+            Ok(replaced) => CallCheck::client(spec, replaced),
+            Err(error) => CallCheck::Refused(error),
+        }
+    }
+
+    fn review_client(
+        &self,
+        tool: &ToolDefinition,
+        outcome: ToolExecutionResult,
+        tool_call_id: &str,
+    ) -> ToolExecutionResult {
+        self.reviewed(&ToolSpec::client(tool), outcome, tool_call_id)
+    }
+
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {
         self.setup.tools.spec(name).cloned()
     }
@@ -84,25 +136,9 @@ impl CallPolicy for CallGuard {
         outcome: ToolExecutionResult,
         tool_call_id: &str,
     ) -> ToolExecutionResult {
-        let Some(spec) = self.setup.tools.spec(name) else {
-            return outcome;
-        };
-        self.setup.hooks.iter().fold(outcome, |outcome, hook| {
-            match hook.after_tool(&self.scope, spec, &outcome) {
-                Review::Keep => outcome,
-                Review::Replace(observation) => ToolExecutionResult {
-                    observation,
-                    ..outcome
-                },
-                Review::Withhold(why) => {
-                    let error = ToolExecutionResult::error(&ToolError::denied(why), tool_call_id);
-                    ToolExecutionResult {
-                        duration_ms: outcome.duration_ms,
-                        retry_count: outcome.retry_count,
-                        ..error
-                    }
-                }
-            }
-        })
+        match self.setup.tools.spec(name) {
+            Some(spec) => self.reviewed(spec, outcome, tool_call_id),
+            None => outcome,
+        }
     }
 }

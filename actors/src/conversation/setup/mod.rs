@@ -8,7 +8,7 @@ pub(in crate::conversation) mod toolset;
 use std::sync::Arc;
 
 use crate::{
-    chat::{ModelParameters, ModelRequest, RawJson, ToolChoice},
+    chat::{ModelParameters, ModelRequest, RawJson, ToolChoice, ToolDefinition},
     compactor::CompactorRef,
     conversation::{
         round::{
@@ -141,6 +141,8 @@ impl Setup {
             parallel_tools_max: self.limits.parallel_tools_max,
             subagents_a_round_max: self.limits.subagents_a_round_max,
             subagents_max: self.limits.subagents_max,
+            client_result_ms: u64::try_from(self.limits.client_result.as_millis())
+                .unwrap_or(u64::MAX),
             inbox_prompts_max: self.limits.inbox_prompts_max,
             pricing: self.pricing.clone(),
         }
@@ -209,6 +211,18 @@ impl Setup {
         })
     }
 
+    /// The tools of the host, and behind them those that the caller brought. A tool of the caller
+    /// hides one of the host that came later under the same name.
+    fn offered(&self, durable: &Durable) -> Arc<[ToolDefinition]> {
+        let own = self.tools.definitions();
+        let Some(brought) = durable.client_tools() else {
+            return own.clone();
+        };
+        let is_own = |tool: &&ToolDefinition| brought.get(&tool.name).is_none();
+        let own = own.iter().filter(is_own);
+        own.chain(brought.tools.iter()).cloned().collect()
+    }
+
     /// The request of the next model call.
     pub fn request(&self, durable: &Durable) -> ModelRequest {
         let asked = durable.asked_parameters();
@@ -240,8 +254,8 @@ impl Setup {
                 self.system.clone()
             },
             messages: durable.history.messages().clone(),
-            tools: skills::tools(self.tools.definitions(), durable),
-            tool_choice: ToolChoice::Auto,
+            tools: skills::tools(&self.offered(durable), durable),
+            tool_choice: choice(durable),
             max_tokens: max_tokens.min(output_max.max(1)),
             stop: parameters.stop.clone().unwrap_or_default(),
             effort: parameters.effort,
@@ -250,5 +264,20 @@ impl Setup {
             output_schema: None,
             cache: true,
         }
+    }
+}
+
+/// Whether the next model call may or must call a tool, as the caller wished it for the first call of
+/// the round. A caller that wants no calls wants none in the whole round.
+fn choice(durable: &Durable) -> ToolChoice {
+    let asked = durable.client_tools().map(|brought| &brought.choice);
+    let is_first = durable
+        .round
+        .as_ref()
+        .is_some_and(|round| round.model_calls <= 1);
+    match asked {
+        Some(ToolChoice::None) => ToolChoice::None,
+        Some(choice) if is_first => choice.clone(),
+        Some(_) | None => ToolChoice::Auto,
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    chat::{RawJson, ToolDefinition},
+    chat::{RawJson, ToolDefinition, is_tool_name},
     limits::TOOL_INPUT_BYTES_MAX,
     ports::{SchemaCheck, Schemas, Tool, ToolSource, ToolSpec},
     tool::{OutputLevel, ToolError},
@@ -87,11 +87,7 @@ impl Toolset {
         for tool in tools {
             let spec = Arc::new(tool.spec().clone());
             let name = spec.name().to_owned();
-            let fits = (1..=64).contains(&name.len())
-                && name
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-            if !fits {
+            if !is_tool_name(&name) {
                 return Err(ToolsetError::BadName(name));
             }
             let compiled = schemas

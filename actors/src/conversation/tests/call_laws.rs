@@ -1,7 +1,7 @@
 //! The laws of a batch: which calls may start, which need approval, and which single result each
 //! call gets.
 
-use super::{cast, laws::Law, skill_laws};
+use super::{cast, client_laws, laws::Law, skill_laws};
 use crate::{
     chat::RawJson,
     conversation::round::{
@@ -78,7 +78,10 @@ impl Law<'_> {
                 }
                 return;
             }
-            CallState::Allowed { .. } | CallState::Asked { .. } | CallState::Finished(_) => {
+            CallState::Allowed { .. }
+            | CallState::Asked { .. }
+            | CallState::AtClient { .. }
+            | CallState::Finished(_) => {
                 panic!("a start of a call that is {:?}", call.state)
             }
         }
@@ -86,7 +89,7 @@ impl Law<'_> {
         for earlier in &batch.calls[..index as usize] {
             let open = !matches!(
                 earlier.state,
-                CallState::Finished(_) | CallState::Asked { .. }
+                CallState::Finished(_) | CallState::Asked { .. } | CallState::AtClient { .. }
             );
             let blocks = exclusive(call)
                 || exclusive(earlier)
@@ -218,6 +221,8 @@ impl Law<'_> {
                 assert_eq!(*effect, EffectClass::Once);
                 in_doubt(at);
             }
+            (CallState::AtClient { .. }, Some(_)) => interrupted("cancelled, effect unknown"),
+            (CallState::AtClient { .. }, None) => self.client_call_finished(call, outcome),
             (CallState::Asked { .. }, None) => panic!("a result without an answer for {id}"),
             (CallState::Waiting | CallState::Allowed { .. }, None) => {
                 let rules = &self.before.rules;
@@ -233,7 +238,11 @@ impl Law<'_> {
                     _ if !skill_laws::allows(state, name) => {
                         assert_eq!(code, Some("PERMISSION_DENIED"))
                     }
-                    None => assert_eq!(code, Some("NOT_FOUND")),
+                    None => {
+                        let brought = client_laws::is_brought(state, name);
+                        assert!(!brought, "the caller runs its own tools");
+                        assert_eq!(code, Some("NOT_FOUND"));
+                    }
                     Some(_) if cast::is_bad(&call.tool_use.input) => {
                         assert_eq!(code, Some("INVALID_PARAMETERS"))
                     }
@@ -325,7 +334,9 @@ impl Law<'_> {
                 let open = match other.state {
                     CallState::Started { .. } => true,
                     CallState::Waiting | CallState::Allowed { .. } => place < index,
-                    CallState::Finished(_) | CallState::Asked { .. } => false,
+                    CallState::Finished(_)
+                    | CallState::Asked { .. }
+                    | CallState::AtClient { .. } => false,
                 };
                 open && file(call).is_some() && file(call) == file(other)
             });

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+use super::client_laws::MINE;
 use crate::{
     chat::RawJson,
     conversation::round::rules::{CallCheck, CallPolicy},
@@ -16,9 +17,9 @@ use crate::{
 /// The input with which a hook replaces that of the tool `hooked`.
 pub(super) const HOOKED_INPUT: &str = r#"{"path": "hooked"}"#;
 
-/// The tools that a model may name; `nope` does not exist.
-pub(super) const NAMES: [&str; 10] = [
-    "read", "put", "send", "pay", "edit", "build", "tidy", "hooked", "send", "nope",
+/// The tools that a model may name; `nope` does not exist, and `mine` is the caller's.
+pub(super) const NAMES: [&str; 12] = [
+    "read", "put", "send", "pay", "edit", "build", "tidy", "hooked", "send", "nope", MINE, MINE,
 ];
 
 pub(super) const RETRIES_MAX: u32 = 2;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::{
     budget_laws::is_reminder,
     call_laws::{asks, calls},
-    cast,
+    cast, client_laws,
     entry_laws::{after_entry, expected_blocks},
     rounds::{after_rounds, fits, marks_hold},
     skill_laws,
@@ -65,6 +65,12 @@ pub(super) fn must_wait(effect: &Effect) -> bool {
 /// Whether a message may enter from outside.
 pub(super) fn is_plain_user(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty()
+}
+
+/// Whether a prompt without a message has something to answer.
+fn ends_with_user(state: &Durable) -> bool {
+    let last = state.history.messages().last();
+    last.is_some_and(|last| last.role() == Role::User)
 }
 
 impl Law<'_> {
@@ -190,16 +196,24 @@ impl Law<'_> {
                 let accepted = self.count(|body| matches!(body, EntryBody::PromptAccepted { .. }));
                 let steers = prompt.on_busy == OnBusy::Steer
                     && prompt.output_schema.is_none()
+                    && prompt.client_tools.is_none()
                     && state.round.is_some()
                     && self.before.cancelling.is_none();
                 let mut takes = 0;
                 match known {
-                    _ if !is_plain_user(&prompt.message) => {
+                    _ if prompt
+                        .message
+                        .as_ref()
+                        .is_some_and(|message| !is_plain_user(message)) =>
+                    {
                         refused(&prompt.waiter, "invalid_message")
                     }
                     Some((round_id, true)) => acknowledged(round_id, true),
                     Some((_, false)) => refused(&prompt.waiter, "idempotency_key_reused"),
                     None if self.before.draining => refused(&prompt.waiter, "draining"),
+                    None if prompt.message.is_none() && !(idle && ends_with_user(state)) => {
+                        refused(&prompt.waiter, "nothing_to_answer")
+                    }
                     None if steers => {
                         acknowledged(state.round.as_ref().unwrap().id, false);
                         let kept = |body: &EntryBody| matches!(body, EntryBody::Injected { client_key, .. } if *client_key == prompt.client_key);
@@ -319,6 +333,10 @@ impl Law<'_> {
                     _ => refused("not_found"),
                 }
             }
+            Command::ToolResults { results } => match client_laws::refusal(state, results) {
+                Some(code) => refused(code),
+                None => answered(),
+            },
             Command::Interrupt if state.round.is_some() => answered(),
             Command::Interrupt => refused("not_found"),
             Command::Inject { message, .. } if !is_plain_user(message) => {
@@ -637,7 +655,10 @@ impl Law<'_> {
         );
         match &entry.body {
             EntryBody::LifeStarted { .. } => {}
-            EntryBody::PromptAccepted { message, .. } => assert!(is_plain_user(message)),
+            EntryBody::PromptAccepted { message, .. } => match message {
+                Some(message) => assert!(is_plain_user(message)),
+                None => assert!(ends_with_user(state)),
+            },
             EntryBody::PromptWithdrawn { prompt_id, reason } => match reason {
                 WithdrawReason::ProviderAuth => {
                     let round = round.expect("a round is open");
@@ -789,6 +810,22 @@ impl Law<'_> {
                     cancelling.as_ref(),
                     denied == Some(*call),
                 );
+            }
+            EntryBody::ClientToolCalled {
+                call,
+                input,
+                expires_at,
+                name,
+                tool_call_id,
+            } => {
+                let call = &state.batch().expect("a batch is open").calls[*call as usize];
+                assert_eq!(
+                    (name, tool_call_id),
+                    (&call.tool_use.name, &call.tool_use.id)
+                );
+                assert!(call.state == CallState::Waiting && cancelling.is_none());
+                assert!(client_laws::is_brought(state, name) && input.is_none());
+                assert_eq!(*expires_at, self.now.plus_ms(client_laws::RESULT_MS));
             }
             EntryBody::ApprovalAsked {
                 call,
@@ -1123,8 +1160,8 @@ impl Law<'_> {
             );
         }
         if matches!(self.input, Input::Tick) {
-            let late = |(_, call): (u32, &Call)| matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= self.now);
-            assert!(!calls(state).any(late), "an approval that is over is a no");
+            let late = |(_, call): (u32, &Call)| matches!(call.state, CallState::Asked { expires_at, .. } | CallState::AtClient { expires_at, .. } if expires_at <= self.now);
+            assert!(!calls(state).any(late), "what has expired is over");
         }
         if let Some(cancelling) = &after.cancelling {
             assert_eq!(cancelling.round_id, round.id);

@@ -8,6 +8,7 @@ mod broken;
 mod budget_laws;
 mod call_laws;
 mod cast;
+mod client_laws;
 mod crashes;
 mod entry_laws;
 mod interleavings;

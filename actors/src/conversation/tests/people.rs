@@ -3,6 +3,7 @@
 use super::{
     Rng, budget_laws,
     cast::{Cast, NAMES},
+    client_laws::{self, RESULT_MS},
     skill_laws,
     store::Fault,
     world::{Cut, Sent, World},
@@ -120,6 +121,7 @@ pub(super) fn rules(rng: &mut Rng) -> Rules {
         parallel_tools_max: 1 + rng.below(4),
         subagents_a_round_max: 64,
         subagents_max: 1024,
+        client_result_ms: RESULT_MS,
         inbox_prompts_max: 1 + rng.below(3),
         output_level: crate::tool::OutputLevel::Standard,
         window_tokens: 1000,
@@ -325,7 +327,7 @@ impl World {
         let waiter = self.waiter();
         let activation = &self.activations[index];
         let bored = activation.state() == "idle" && self.rng.percent(60);
-        match if bored { 0 } else { self.rng.below(115) } {
+        match if bored { 0 } else { self.rng.below(130) } {
             0..34 => {
                 let on_busy = *self.rng.pick(&[
                     OnBusy::Queue,
@@ -344,6 +346,9 @@ impl World {
                     "body"
                 };
                 let message = self.rng.percent(2).then(|| broken(&mut self.rng));
+                if self.rng.percent(3) {
+                    return self.send(index, key.as_deref(), on_busy, body, None);
+                }
                 self.prompt(index, key.as_deref(), on_busy, body, message)
             }
             34..42 => {
@@ -405,7 +410,7 @@ impl World {
                     .pick(&[WithdrawReason::Caller, WithdrawReason::Deadline]);
                 self.input(index, Input::Withdraw { prompt_id, reason })
             }
-            90..93 => {
+            90..93 | 115..118 => {
                 let usage = Usage {
                     input_uncached: self.rng.below(50) as u64,
                     output: 1,
@@ -441,6 +446,7 @@ impl World {
                 }
                 self.input(index, Input::Tick)
             }
+            118.. => self.caller_answers(index),
             _ => self.late_mail(index),
         }
     }
@@ -501,8 +507,21 @@ impl World {
         body: &str,
         message: Option<Message>,
     ) -> Result<(), Cut> {
+        let number = self.number();
+        let message = message.unwrap_or_else(|| Message::user(format!("prompt {number}")));
+        self.send(index, key, on_busy, body, Some(message))
+    }
+
+    /// A client sends a prompt, or asks for an answer to the history as it is.
+    fn send(
+        &mut self,
+        index: usize,
+        key: Option<&str>,
+        on_busy: OnBusy,
+        body: &str,
+        message: Option<Message>,
+    ) -> Result<(), Cut> {
         let waiter = self.waiter();
-        let message = message.unwrap_or_else(|| Message::user(format!("prompt {}", waiter.0)));
         let prompt = NewPrompt {
             id: PromptId::from_random(self.rng.bytes()),
             round_id: RoundId::from_random(self.rng.bytes()),
@@ -514,6 +533,7 @@ impl World {
             output_schema: self.rng.percent(20).then(RawJson::empty_object),
             deadline_at: None,
             parameters: None,
+            client_tools: client_laws::brought(&mut self.rng),
             on_busy,
             waiter,
         };

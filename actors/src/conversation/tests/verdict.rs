@@ -56,6 +56,10 @@ impl World {
                 continue;
             }
             for index in 0..self.activations.len() {
+                let is_over = self.activations[index].over;
+                if !is_over && self.rng.percent(10) && self.caller_returns(index) {
+                    continue;
+                }
                 let asked = self.activations[index]
                     .durable
                     .batch()
@@ -329,13 +333,17 @@ fn judge_words(entries: &[Entry], state: &Durable) {
                     .iter()
                     .all(|block| block.as_text().is_some_and(is_reminder)) => {}
             EntryBody::PromptAccepted {
-                prompt_id, message, ..
+                prompt_id,
+                message: Some(message),
+                ..
             } => {
                 prompts.insert(*prompt_id, message);
                 *words.entry(message.text()).or_default() += 1;
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => {
-                let _ = words.remove(&prompts[prompt_id].text());
+                if let Some(message) = prompts.get(prompt_id) {
+                    let _ = words.remove(&message.text());
+                }
             }
             body if super::budget_laws::is_reminder(body) => {}
             EntryBody::Injected { message, .. } => *words.entry(message.text()).or_default() += 1,

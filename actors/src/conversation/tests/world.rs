@@ -142,6 +142,7 @@ fn input_name(input: &Input) -> &'static str {
         Input::Prompt(_) => "Prompt",
         Input::Command { command, .. } => match command {
             Command::Interrupt => "Interrupt",
+            Command::ToolResults { .. } => "ToolResults",
             Command::Approve { .. } => "Approve",
             Command::Inject { .. } => "Inject",
             Command::Compact { .. } => "Compact",

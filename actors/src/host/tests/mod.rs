@@ -6,6 +6,7 @@ mod bounds;
 mod budgets;
 mod catching_up;
 mod client_keys;
+mod client_tools;
 mod compaction_settings;
 mod clocks;
 mod context;
@@ -160,6 +161,7 @@ fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
             EventKind::ToolProgress { .. } => "tool_progress",
             EventKind::ToolResult { .. } => "tool_result",
             EventKind::ApprovalRequired { .. } => "approval_required",
+            EventKind::ClientToolCall { .. } => "client_tool_call",
             EventKind::Retry { .. } => "retry",
             EventKind::Usage { .. } => "usage",
             EventKind::Context { .. } => "context",

@@ -4,7 +4,7 @@
 
 use super::{
     AcceptedPrompt, Batch, Call, CallState, Durable, FallbackCall, OpenRound, OutputRequest, Phase,
-    skills,
+    client_result_key, skills,
 };
 use crate::{
     chat::{
@@ -82,6 +82,7 @@ impl Durable {
                 output_schema,
                 deadline_at,
                 parameters,
+                client_tools,
             } => {
                 if let Some(key) = client_key {
                     self.remember(key.key.clone(), key.digest, Some(*round_id), entry.at);
@@ -95,6 +96,7 @@ impl Durable {
                     output_schema,
                     deadline_at: *deadline_at,
                     parameters: parameters.clone(),
+                    client_tools: client_tools.clone(),
                 });
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => self.withdraw(*prompt_id)?,
@@ -174,7 +176,9 @@ impl Durable {
                 let at = match &call.state {
                     CallState::Started { at, .. } => *at,
                     CallState::Waiting | CallState::Allowed { .. } => entry.at,
-                    CallState::Asked { .. } | CallState::Finished(_) => {
+                    CallState::Asked { .. }
+                    | CallState::AtClient { .. }
+                    | CallState::Finished(_) => {
                         return Err("the call cannot start now".into());
                     }
                 };
@@ -185,12 +189,34 @@ impl Durable {
                     input: input.clone(),
                 };
             }
+            EntryBody::ClientToolCalled {
+                call,
+                input,
+                expires_at,
+                ..
+            } => {
+                let call = self.call(*call)?;
+                if call.state != CallState::Waiting {
+                    return Err("the call does not wait".into());
+                }
+                call.state = CallState::AtClient {
+                    input: input.clone(),
+                    at: entry.at,
+                    expires_at: *expires_at,
+                };
+            }
             EntryBody::ToolFinished {
                 call,
                 outcome,
                 name,
-                ..
-            } => self.tool_finished(*call, name, outcome)?,
+                tool_call_id,
+            } => {
+                let key = self.client_result_key(*call, tool_call_id)?;
+                if let Some((key, round_id)) = key {
+                    self.remember(key, outcome.text_digest(), Some(round_id), entry.at);
+                }
+                self.tool_finished(*call, name, outcome)?;
+            }
             EntryBody::ApprovalAsked {
                 call,
                 resolved_input,
@@ -282,6 +308,7 @@ impl Durable {
                 for message in &round.pending {
                     push_user(&mut self.history, &mut self.context.window, message)?;
                 }
+                self.rounds.cut(self.history.messages().len()); // A round without any message.
                 self.skills.round_over();
                 self.metrics.rounds += 1;
             }
@@ -366,9 +393,7 @@ impl Durable {
             .history
             .edited(edits)
             .map_err(|error| error.to_string())?;
-        let moved = Edit::moves(edits, len);
-        self.rounds
-            .edited(len, |old| moved.get(old as usize).copied().flatten());
+        self.move_marks(edits, len);
         self.context
             .window
             .counted(after_tokens, self.history.messages().estimate_bytes());
@@ -412,10 +437,22 @@ impl Durable {
             .history
             .edited(&edits)
             .map_err(|error| error.to_string())?;
-        let moved = Edit::moves(&edits, len);
+        self.move_marks(&edits, len);
+        Ok(())
+    }
+
+    /// Moves the marks of the rounds after an edit of a history that had `len` messages. An open
+    /// round that has no message yet begins at its end.
+    fn move_marks(&mut self, edits: &[Edit], len: usize) {
+        let open = self.round.as_ref().map(|round| round.id);
+        let is_empty = |id: &RoundId| self.rounds.start(*id).map(|at| at as usize) == Some(len);
+        let empty = open.filter(is_empty);
+        let moved = Edit::moves(edits, len);
         self.rounds
             .edited(len, |old| moved.get(old as usize).copied().flatten());
-        Ok(())
+        if let Some(id) = empty {
+            self.rounds.begin(id, self.history.messages().len());
+        }
     }
 
     /// Adds a message at an allowed place: never between a call and its result, and before the
@@ -462,6 +499,18 @@ impl Durable {
         }
     }
 
+    /// The key under which the result of this call is remembered, and its round, if the call is at
+    /// the caller: a result that is sent twice is known by it.
+    fn client_result_key(
+        &mut self,
+        call: u32,
+        tool_call_id: &str,
+    ) -> Result<Option<(String, RoundId)>, String> {
+        let is_at_client = matches!(self.call(call)?.state, CallState::AtClient { .. });
+        let round_id = open(&mut self.round)?.id;
+        Ok(is_at_client.then(|| (client_result_key(tool_call_id), round_id)))
+    }
+
     fn remember(&mut self, key: String, digest: u64, round_id: Option<RoundId>, at: Timestamp) {
         self.keys.push_back(KnownKey {
             key,
@@ -503,6 +552,12 @@ impl Durable {
         match round.phase {
             Phase::Batch(_) => Err("a batch is open".into()),
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => {
+                let len = self.history.messages().len();
+                let start = self.rounds.start(round.id).map(|start| start as usize);
+                if start == Some(len) {
+                    self.rounds.cut(len); // The prompt had no message.
+                    return Ok(());
+                }
                 let prompt = self
                     .history
                     .withdraw_last_user()
@@ -525,6 +580,7 @@ impl Durable {
         let mut output = None;
         let mut deadline_at = None;
         let mut parameters = None;
+        let mut client_tools = None;
         for prompt_id in prompt_ids {
             let place = self
                 .inbox
@@ -532,9 +588,12 @@ impl Durable {
                 .position(|prompt| prompt.id == *prompt_id)
                 .ok_or("a prompt is not in the inbox")?;
             if let Some(prompt) = self.inbox.remove(place) {
-                push_user(&mut self.history, &mut self.context.window, &prompt.message)?;
+                if let Some(message) = &prompt.message {
+                    push_user(&mut self.history, &mut self.context.window, message)?;
+                }
                 deadline_at = prompt.deadline_at;
                 parameters = prompt.parameters;
+                client_tools = prompt.client_tools;
                 output = prompt
                     .output_schema
                     .map(|schema| OutputRequest { schema, refused: 0 });
@@ -561,6 +620,7 @@ impl Durable {
             crashes: 0,
             deadline_at,
             parameters,
+            client_tools,
         }));
         Ok(())
     }
@@ -713,6 +773,7 @@ impl Durable {
             CallState::Waiting
             | CallState::Asked { .. }
             | CallState::Allowed { .. }
+            | CallState::AtClient { .. }
             | CallState::Started { .. } => None,
         });
         // Messages injected meanwhile join the user message with the results, behind them.

@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::CREATE_SUBAGENT;
 use crate::{
-    chat::{Message, ModelParameters, ProviderStop, RawJson, ToolUseBlock, Usage},
+    chat::{
+        ClientTools, Message, ModelParameters, ProviderStop, RawJson, ToolDefinition, ToolUseBlock,
+        Usage,
+    },
     ids::{PromptId, RoundId, Seq},
     journal::{Repeats, ToolExecutionResult},
     time::Timestamp,
@@ -22,8 +25,9 @@ pub struct AcceptedPrompt {
     pub id: PromptId,
     /// Id of the round that the prompt will open.
     pub round_id: RoundId,
-    /// The prompt as a user message.
-    pub message: Message,
+    /// The prompt as a user message; `None` for a prompt that goes on from the history as it is.
+    #[serde(default)]
+    pub message: Option<Message>,
     /// JSON Schema of the answer. `None` for free text.
     #[serde(default)]
     pub output_schema: Option<RawJson>,
@@ -33,6 +37,9 @@ pub struct AcceptedPrompt {
     /// How the model is asked to answer; `None` for the configuration's way.
     #[serde(default)]
     pub parameters: Option<Arc<ModelParameters>>,
+    /// Tools that the caller brings and runs itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_tools: Option<Arc<ClientTools>>,
 }
 
 /// A request that the answer be JSON of a schema.
@@ -102,9 +109,17 @@ pub struct OpenRound {
     /// How the model is asked to answer; `None` for the configuration's way.
     #[serde(default)]
     pub parameters: Option<Arc<ModelParameters>>,
+    /// Tools that the caller brings and runs itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_tools: Option<Arc<ClientTools>>,
 }
 
 impl OpenRound {
+    /// The tool of that name, if the caller brought it.
+    pub(crate) fn client_tool(&self, name: &str) -> Option<&ToolDefinition> {
+        self.client_tools.as_ref()?.get(name)
+    }
+
     /// Returns the text of the last assistant message.
     pub(crate) fn text(&self) -> String {
         self.assistant_messages
@@ -136,7 +151,16 @@ impl OpenRound {
         batch.calls.iter().any(runs)
     }
 
-    /// Whether the round waits only for people's approvals.
+    /// Whether the round waits for results of its caller, and nothing of it runs.
+    pub fn waits_for_client(&self) -> bool {
+        let at_client = |call: &Call| matches!(call.state, CallState::AtClient { .. });
+        match &self.phase {
+            Phase::Batch(batch) => batch.is_parked() && batch.calls.iter().any(at_client),
+            Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => false,
+        }
+    }
+
+    /// Whether the round waits only for people's approvals and for results of its caller.
     pub fn is_parked(&self) -> bool {
         match &self.phase {
             Phase::Ready | Phase::Ended { .. } | Phase::Model { .. } => false,
@@ -184,23 +208,22 @@ impl Batch {
             .all(|call| matches!(call.state, CallState::Finished(_)))
     }
 
-    /// Whether every unfinished call waits for a person.
+    /// Whether every unfinished call waits for a person or for the caller.
     pub(crate) fn is_parked(&self) -> bool {
-        !self.is_done()
-            && self
-                .calls
-                .iter()
-                .all(|call| matches!(call.state, CallState::Finished(_) | CallState::Asked { .. }))
+        let waits = |call: &Call| match call.state {
+            CallState::Finished(_) | CallState::Asked { .. } | CallState::AtClient { .. } => true,
+            CallState::Waiting | CallState::Allowed { .. } | CallState::Started { .. } => false,
+        };
+        !self.is_done() && self.calls.iter().all(waits)
     }
 
-    /// Returns the earliest expiry of the open approvals.
+    /// Returns the earliest expiry of the open approvals and of the calls at the caller.
     pub(crate) fn expires_at(&self) -> Option<Timestamp> {
-        let ends = self.calls.iter().filter_map(|call| {
-            if let CallState::Asked { expires_at, .. } = &call.state {
+        let ends = self.calls.iter().filter_map(|call| match &call.state {
+            CallState::Asked { expires_at, .. } | CallState::AtClient { expires_at, .. } => {
                 Some(*expires_at)
-            } else {
-                None
             }
+            _ => None,
         });
         ends.min()
     }
@@ -253,6 +276,16 @@ pub enum CallState {
         attempt: u32,
         /// The input, where it differs from the model's.
         input: Option<RawJson>,
+    },
+    /// Waiting for the caller, who runs the call and sends its result.
+    AtClient {
+        /// The input, where it differs from the model's.
+        #[serde(default)]
+        input: Option<RawJson>,
+        /// When the caller was asked.
+        at: Timestamp,
+        /// When the call ends without a result.
+        expires_at: Timestamp,
     },
     /// Finished, with its one result.
     Finished(ToolExecutionResult),

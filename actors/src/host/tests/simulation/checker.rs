@@ -160,11 +160,13 @@ fn judge(world: &World, scope: &Scope, broken: &mut Vec<String>) -> Account {
                 message,
                 ..
             } => {
-                account.note_picture(world, message);
+                if let Some(message) = message {
+                    account.note_picture(world, message);
+                    account.texts.push((said(message), Some(*round_id)));
+                }
                 if prompts.insert(*prompt_id, *round_id).is_some() {
                     say(format!("prompt {prompt_id} is accepted twice"));
                 }
-                account.texts.push((said(message), Some(*round_id)));
             }
             EntryBody::PromptWithdrawn { prompt_id, .. } => {
                 account.withdrawn.extend(prompts.get(prompt_id));

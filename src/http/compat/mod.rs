@@ -1,0 +1,251 @@
+//! What the compatible APIs share: one call of a client, whatever its wire looks like.
+//!
+//! Without a conversation, a call runs in a temporary one, made of the messages that the client
+//! sends and erased when the answer is complete. With one, only what the conversation does not have
+//! yet is sent; results of the client's tools continue the round that waits for them. Unlike on the
+//! routes under `/v1`, a client that disconnects cancels its round.
+
+pub(super) mod guard;
+pub(super) mod steps;
+mod streamed;
+mod transcript;
+
+use std::collections::{HashSet, VecDeque};
+
+use axum::http::StatusCode;
+use callboard_actors::{
+    chat::{ContentBlock, History, ModelParameters, RawJson, ToolChoice, ToolDefinition},
+    conversation::BUDGET_CODE,
+    host::{ConversationHandle, Prompt, Reply, SendPrompt},
+    ids::{RoundId, Scope, TenantId},
+    stream::Failure,
+};
+
+use self::{
+    guard::{DisconnectGuard, stateless_id},
+    steps::Steps,
+    transcript::{Begin, after},
+};
+pub(super) use self::{
+    steps::{Ended, Step},
+    streamed::{Encoder, Out, data, respond},
+    transcript::{Speaker, Transcript, Turn},
+};
+use super::{
+    error::Problem,
+    shared::{App, Watching, scope},
+};
+
+/// One call of a client.
+pub(super) struct Ask {
+    /// The conversation that it belongs to; `None` for a temporary one.
+    pub(super) bound: Option<String>,
+    pub(super) transcript: Transcript,
+    /// Tools that the client runs.
+    pub(super) tools: Vec<ToolDefinition>,
+    pub(super) choice: Option<ToolChoice>,
+    /// JSON Schema of the answer.
+    pub(super) schema: Option<RawJson>,
+    pub(super) parameters: ModelParameters,
+    /// Whether the answer is streamed.
+    pub(super) streams: bool,
+}
+
+/// A call under way. Dropping it means that the client left.
+pub(super) struct Call {
+    reply: Reply,
+    /// `None` once the end was delivered.
+    guard: Option<DisconnectGuard>,
+    _watching: Option<Watching>,
+    steps: Steps,
+    ahead: VecDeque<Step>,
+}
+
+impl Call {
+    /// Starts a call.
+    pub(super) async fn begin(app: &App, tenant: &TenantId, ask: Ask) -> Result<Self, Problem> {
+        for (index, turn) in ask.transcript.turns.iter().enumerate() {
+            app.check_attachments(&turn.blocks, format_args!("/messages/{index}/content"))?;
+        }
+        // Reserved before anything is stored: a stored prompt must not be answered with 429.
+        let watching = match ask.streams {
+            true => Some(app.watch(tenant)?),
+            false => None,
+        };
+        let is_stateless = ask.bound.is_none();
+        let scope = scope(tenant, &ask.bound.clone().unwrap_or_else(stateless_id))?;
+        let conversation = app.conversation(&scope);
+        // From here on, dropping this future (the client left) interrupts the round, or erases the
+        // temporary conversation.
+        let mut guard = DisconnectGuard::new(conversation.clone(), is_stateless);
+        let results = ask.transcript.results();
+        let is_known = !is_stateless && app.host.ports().sessions.head(&scope).await?.seq.0 > 0;
+        let (reply, awaited) = if is_known && !results.is_empty() {
+            let awaited = results.iter().map(|result| result.tool_call_id.clone());
+            let awaited: HashSet<String> = awaited.collect();
+            app.host.tenant(tenant).check_open()?;
+            let round = round_of(&conversation).await?;
+            conversation.client_tool_results(results).await?;
+            (conversation.watch(round)?, awaited)
+        } else {
+            let send = match is_known {
+                true => next_prompt(app, &scope, &conversation, &ask.transcript).await?,
+                false => begin(app, tenant, &conversation, ask.transcript).await?,
+            };
+            let mut send = send.parameters(ask.parameters);
+            if !ask.tools.is_empty() {
+                send = send.client_tools(ask.tools);
+            }
+            if let Some(choice) = ask.choice {
+                send = send.tool_choice(choice);
+            }
+            if let Some(schema) = ask.schema {
+                send = send.output_schema(schema);
+            }
+            (send.await?, HashSet::new())
+        };
+        guard.round(&reply);
+        Ok(Self {
+            reply,
+            guard: Some(guard),
+            _watching: watching,
+            steps: Steps::new(awaited),
+            ahead: VecDeque::new(),
+        })
+    }
+
+    /// The round that the call belongs to.
+    pub(super) fn round_id(&self) -> RoundId {
+        self.reply.round_id()
+    }
+
+    /// The end was delivered: nothing is cancelled, and a temporary conversation is erased.
+    async fn stays(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            guard.stays().await;
+        }
+    }
+
+    /// The next step; `None` when the host stops before the end. Cancel safe.
+    async fn next(&mut self) -> Option<Step> {
+        loop {
+            if let Some(step) = self.ahead.pop_front() {
+                return Some(step);
+            }
+            let event = self.reply.next().await?;
+            self.ahead.extend(self.steps.take(&event.kind));
+        }
+    }
+
+    /// Waits for the end. A failed round becomes an error: the answers of these APIs have no field
+    /// for it.
+    pub(super) async fn end(mut self, app: &App) -> Result<Ended, Problem> {
+        let end = loop {
+            let step = tokio::select! {
+                biased;
+                step = self.next() => step,
+                () = app.config.leaving.cancelled() => break Err(Problem::draining()),
+            };
+            match step {
+                Some(Step::Ended(ended)) => break Ok(ended),
+                Some(Step::Failed(failure)) => break Err(failed(&failure)),
+                Some(Step::Text(_) | Step::Thinking(_)) => {}
+                None => match self.reply.outcome().await {
+                    Ok(_) => break Err(Problem::internal()),
+                    Err(error) => break Err(error.into()),
+                },
+            }
+        };
+        self.stays().await;
+        end
+    }
+}
+
+/// The round that waits for its client, or the last one, whose client sends its results again.
+async fn round_of(conversation: &ConversationHandle) -> Result<RoundId, Problem> {
+    let state = conversation.state().await?;
+    if let Some(round) = state.round {
+        return Ok(round.id);
+    }
+    let last = conversation.rounds().await?;
+    let last = last
+        .last()
+        .ok_or_else(|| Problem::not_found("open tool call"))?;
+    Ok(last.round_id)
+}
+
+/// The prompt for a conversation that has entries: what follows its history. A round that still
+/// waits for its client's tools has been given up by this client, and is ended.
+async fn next_prompt(
+    app: &App,
+    scope: &Scope,
+    conversation: &ConversationHandle,
+    transcript: &Transcript,
+) -> Result<SendPrompt, Problem> {
+    let state = conversation.state().await?;
+    if let Some(round) = state.round.filter(|round| round.waits_for_client()) {
+        app.host.tenant(&scope.tenant).check_open()?;
+        conversation.interrupt().await?;
+        let _ = conversation.watch(round.id)?.outcome().await;
+    }
+    let rounds = conversation.rounds().await?;
+    let rounds: Vec<(String, Option<String>)> = rounds
+        .into_iter()
+        .filter(|round| round.is_over())
+        .map(|round| (round.user_message, round.final_answer))
+        .collect();
+    let blocks = after(&rounds, transcript).ok_or_else(differs)?;
+    Ok(conversation.send(Prompt::blocks(blocks)))
+}
+
+/// Imports the history into a new conversation. A history is stored only for a tenant that may send
+/// the prompt, and both count as one request.
+async fn begin(
+    app: &App,
+    tenant: &TenantId,
+    conversation: &ConversationHandle,
+    transcript: Transcript,
+) -> Result<SendPrompt, Problem> {
+    let Begin { history, prompt } = transcript.begin()?;
+    let send = |prompt: Option<Vec<ContentBlock>>| match prompt {
+        Some(blocks) => conversation.send(Prompt::blocks(blocks)),
+        None => conversation.go_on(),
+    };
+    if history.is_empty() {
+        return Ok(send(prompt));
+    }
+    app.host.tenant(tenant).admit_change()?;
+    // These APIs accept more than others do, such as blank texts, so the history is repaired.
+    let (history, _) = History::mend(history);
+    conversation
+        .import(history.messages().iter().cloned().collect())
+        .await?;
+    Ok(send(prompt).counted())
+}
+
+fn differs() -> Problem {
+    let detail = "the messages do not begin with this conversation's history; send the history unchanged, or use another conversation id";
+    Problem::new(StatusCode::CONFLICT, "conversation_differs", detail)
+}
+
+/// A failed round as a problem document. Failures that OpenAI's API knows have its status and code,
+/// which clients act on.
+pub(super) fn failed(failure: &Failure) -> Problem {
+    let theirs = match failure.code.as_str() {
+        "context_too_large" => Some((StatusCode::BAD_REQUEST, "context_length_exceeded")),
+        "provider_rate_limited" => Some((StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded")),
+        BUDGET_CODE | "stored_bytes" => Some((StatusCode::TOO_MANY_REQUESTS, "insufficient_quota")),
+        "deadline" => Some((StatusCode::GATEWAY_TIMEOUT, "deadline")),
+        _ => None,
+    };
+    let (status, code) = theirs.unwrap_or(match failure.retry_after_ms {
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, &*failure.code),
+        None => (StatusCode::BAD_GATEWAY, &*failure.code),
+    });
+    let problem =
+        Problem::new(status, code, failure.message.as_str()).after(failure.retry_after_ms);
+    match code {
+        "context_length_exceeded" => problem.at("/messages"),
+        _ => problem,
+    }
+}

@@ -1,0 +1,258 @@
+//! What the events of a round mean for one call of a compatible API: text as it comes, and the end,
+//! which is the end of the round or the moment in which it waits for its client's tools. Pure.
+
+use std::collections::HashSet;
+
+use callboard_actors::{
+    chat::{ToolUseBlock, Usage},
+    stream::{EventKind, Failure, StopReason},
+};
+
+/// What follows from an event.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::http) enum Step {
+    Text(String),
+    Thinking(String),
+    Ended(Ended),
+    Failed(Failure),
+}
+
+/// The end of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::http) struct Ended {
+    /// Text of the last message of the model.
+    pub(in crate::http) text: String,
+    /// Calls that the client has to run; empty at the end of the round.
+    pub(in crate::http) calls: Vec<ToolUseBlock>,
+    pub(in crate::http) stop: StopReason,
+    /// Tokens of the model calls since the client's last request.
+    pub(in crate::http) usage: Usage,
+}
+
+/// A call of the open batch.
+#[derive(Debug)]
+struct OpenCall {
+    call: ToolUseBlock,
+    /// Whether the client has to run it.
+    is_clients: bool,
+}
+
+/// Follows a round.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    /// Calls whose results this request brought: the call begins behind them.
+    awaited: HashSet<String>,
+    open: Vec<OpenCall>,
+    usage: Usage,
+    /// Text of the last message.
+    text: String,
+    /// Text already given of the message that the model is writing.
+    given: String,
+    /// Whether an earlier message of the call was given; a newline separates the two.
+    has_more: bool,
+}
+
+impl Steps {
+    /// Follows a round from its start, or behind the results of these calls.
+    pub(super) fn new(awaited: HashSet<String>) -> Self {
+        Self {
+            awaited,
+            ..Self::default()
+        }
+    }
+
+    /// Takes the next event.
+    pub(super) fn take(&mut self, event: &EventKind) -> Vec<Step> {
+        let mut steps = Vec::new();
+        match event {
+            EventKind::TextDelta { text } if self.is_here() => self.give(text, &mut steps),
+            EventKind::ThinkingDelta { text } if self.is_here() => {
+                steps.push(Step::Thinking(text.clone()));
+            }
+            EventKind::Usage { usage, .. } if self.is_here() => self.usage = self.usage.plus(usage),
+            EventKind::Message { message, .. } => {
+                let to_open = |call| OpenCall {
+                    call,
+                    is_clients: false,
+                };
+                self.open = message.tool_uses().into_iter().map(to_open).collect();
+                if !self.is_here() {
+                    return steps;
+                }
+                // Deltas are dropped for a client that reads slowly, messages are not: give what
+                // this one lacks.
+                self.text = message.text();
+                let missing = self.text.strip_prefix(self.given.as_str());
+                if let Some(missing) = missing.filter(|missing| !missing.is_empty()) {
+                    let missing = missing.to_owned();
+                    self.give(&missing, &mut steps);
+                }
+                self.has_more |= !self.given.is_empty();
+                self.given.clear();
+            }
+            EventKind::ClientToolCall {
+                tool_call_id,
+                input,
+                ..
+            } => {
+                let is_it = |open: &&mut OpenCall| open.call.id == *tool_call_id;
+                if let Some(open) = self.open.iter_mut().find(is_it) {
+                    open.is_clients = true;
+                    open.call.input = input.clone();
+                }
+                steps.extend(self.at_client());
+            }
+            EventKind::ToolResult { tool_call_id, .. } => {
+                self.awaited.remove(tool_call_id);
+                self.open.retain(|open| open.call.id != *tool_call_id);
+                steps.extend(self.at_client());
+            }
+            EventKind::RoundFinished { end } => steps.push(match failure_of(end) {
+                Some(failure) => Step::Failed(failure.clone()),
+                None => Step::Ended(Ended {
+                    text: end.text.clone(),
+                    calls: Vec::new(),
+                    stop: end.stop_reason,
+                    usage: self.usage,
+                }),
+            }),
+            EventKind::Error { failure } => steps.push(Step::Failed(failure.clone())),
+            _ => {}
+        }
+        steps
+    }
+
+    /// Whether the results that the request brought have been seen.
+    fn is_here(&self) -> bool {
+        self.awaited.is_empty()
+    }
+
+    fn give(&mut self, text: &str, steps: &mut Vec<Step>) {
+        if self.given.is_empty() && self.has_more {
+            steps.push(Step::Text("\n".to_owned()));
+        }
+        self.given.push_str(text);
+        steps.push(Step::Text(text.to_owned()));
+    }
+
+    /// The end of the call, if the round waits for its client alone.
+    fn at_client(&self) -> Option<Step> {
+        let waits =
+            self.is_here() && !self.open.is_empty() && self.open.iter().all(|open| open.is_clients);
+        waits.then(|| {
+            Step::Ended(Ended {
+                text: self.text.clone(),
+                calls: self.open.iter().map(|open| open.call.clone()).collect(),
+                stop: StopReason::EndTurn,
+                usage: self.usage,
+            })
+        })
+    }
+}
+
+/// The failure of a round. A round that its budget cut has an answer if the model wrote any text;
+/// the reason of its end says that it is cut.
+fn failure_of(end: &callboard_actors::stream::RoundEnd) -> Option<&Failure> {
+    let is_cut = end.stop_reason == StopReason::Budget && !end.text.is_empty();
+    end.error.as_ref().filter(|_| !is_cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::{
+        chat::{ContentBlock, Message, RawJson, Role},
+        time::Timestamp,
+    };
+
+    use super::*;
+
+    fn call(id: &str) -> ToolUseBlock {
+        ToolUseBlock {
+            id: id.to_owned(),
+            name: format!("tool of {id}"),
+            input: RawJson::empty_object(),
+        }
+    }
+
+    fn message(text: &str, ids: &[&str]) -> EventKind {
+        let calls = ids.iter().map(|id| ContentBlock::ToolUse(call(id)));
+        let blocks: Vec<_> = [ContentBlock::text(text)]
+            .into_iter()
+            .chain(calls)
+            .collect();
+        EventKind::Message {
+            message: Message::new(Role::Assistant, &blocks).unwrap(),
+            partial: false,
+        }
+    }
+
+    fn at_client(id: &str) -> EventKind {
+        EventKind::ClientToolCall {
+            tool_call_id: id.to_owned(),
+            name: String::new(),
+            input: RawJson::empty_object(),
+            expires_at: Timestamp(0),
+        }
+    }
+
+    fn result(id: &str) -> EventKind {
+        EventKind::ToolResult {
+            tool_call_id: id.to_owned(),
+            name: String::new(),
+            is_error: false,
+            summary: String::new(),
+            duration_ms: 0,
+            retry_count: 0,
+            artifact_id: None,
+        }
+    }
+
+    /// The texts and the ids of calls that these events lead to.
+    fn followed(steps: &mut Steps, events: &[EventKind]) -> Vec<String> {
+        let all = events.iter().flat_map(|event| steps.take(event));
+        all.map(|step| match step {
+            Step::Text(text) => text,
+            Step::Ended(ended) => {
+                let ids: Vec<_> = ended.calls.iter().map(|call| call.id.as_str()).collect();
+                format!("calls {}", ids.join(" "))
+            }
+            other => format!("{other:?}"),
+        })
+        .collect()
+    }
+
+    #[test]
+    fn a_call_ends_when_every_open_tool_is_the_clients() {
+        let mut steps = Steps::new(HashSet::new());
+        let events = [
+            message("Let me see.", &["a", "own", "b"]),
+            at_client("a"),
+            at_client("b"),
+        ];
+        assert_eq!(followed(&mut steps, &events), ["Let me see."]);
+
+        let end = followed(&mut steps, &[result("own")]);
+
+        assert_eq!(end, ["calls a b"], "the host's own tool was waited for");
+    }
+
+    #[test]
+    fn a_call_that_brings_results_begins_behind_them_and_names_what_is_left() {
+        let before = [
+            message("Let me see.", &["a", "b"]),
+            at_client("a"),
+            at_client("b"),
+        ];
+        let mut some = Steps::new(HashSet::from(["a".to_owned()]));
+        assert!(
+            followed(&mut some, &before).is_empty(),
+            "it was given before"
+        );
+        assert_eq!(followed(&mut some, &[result("a")]), ["calls b"]);
+
+        let mut all = Steps::new(HashSet::from(["a".to_owned(), "b".to_owned()]));
+        assert!(followed(&mut all, &before).is_empty());
+        let rest = [result("b"), result("a"), message("Sunny.", &[])];
+        assert_eq!(followed(&mut all, &rest), ["Sunny."]);
+    }
+}

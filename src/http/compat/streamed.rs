@@ -1,0 +1,106 @@
+//! Streams a call as server-sent events in the form of one API.
+
+use std::{collections::VecDeque, convert::Infallible};
+
+use axum::{
+    body::{Body, Bytes},
+    response::{IntoResponse, Response},
+};
+use futures_util::stream;
+use serde::Serialize;
+
+use super::{Call, Ended, Step, failed};
+use crate::http::{
+    error::Problem,
+    quiet::{Quiet, QuietEnd},
+    shared::Shared,
+    sse,
+};
+
+/// Events to send, in order.
+pub(in crate::http) type Out = VecDeque<Bytes>;
+
+/// Writes the steps of a call in the form of one API.
+pub(in crate::http) trait Encoder: Send + 'static {
+    /// Writes what comes first.
+    fn begin(&mut self, out: &mut Out);
+
+    /// Writes a piece of text.
+    fn text(&mut self, text: &str, out: &mut Out);
+
+    /// Writes a piece of the model's thoughts.
+    fn thinking(&mut self, text: &str, out: &mut Out) {
+        let _ = (text, out);
+    }
+
+    /// Writes the end.
+    fn ended(&mut self, ended: &Ended, out: &mut Out);
+
+    /// Writes the end of a call that failed.
+    fn failed(&mut self, problem: Problem, out: &mut Out);
+}
+
+struct Chunks<E> {
+    call: Call,
+    encoder: E,
+    ahead: Out,
+    quiet: Quiet,
+}
+
+/// The response that streams a call.
+pub(in crate::http) fn respond<E: Encoder>(app: &Shared, call: Call, mut encoder: E) -> Response {
+    let mut ahead = Out::new();
+    encoder.begin(&mut ahead);
+    let chunks = Box::new(Chunks {
+        call,
+        encoder,
+        ahead,
+        quiet: Quiet::new(app),
+    });
+    (
+        sse::headers(),
+        Body::from_stream(stream::unfold(chunks, Chunks::next)),
+    )
+        .into_response()
+}
+
+/// A value as the data of an event.
+pub(in crate::http) fn data(value: &impl Serialize) -> Bytes {
+    let mut out = b"data: ".to_vec();
+    let _ = serde_json::to_writer(&mut out, value); // Writing to memory cannot fail.
+    out.extend_from_slice(b"\n\n");
+    out.into()
+}
+
+impl<E: Encoder> Chunks<E> {
+    async fn next(mut self: Box<Self>) -> Option<(Result<Bytes, Infallible>, Box<Self>)> {
+        loop {
+            if let Some(bytes) = self.ahead.pop_front() {
+                return Some((Ok(bytes), self));
+            }
+            self.call.guard.as_ref()?;
+            tokio::select! {
+                biased;
+                step = self.call.next() => match step {
+                    Some(step) => self.take(step).await,
+                    None => return None,
+                },
+                end = self.quiet.wait() => match end {
+                    QuietEnd::Closing => return None,
+                    QuietEnd::Comment => self.ahead.push_back(Bytes::from_static(sse::COMMENT)),
+                },
+            }
+            self.quiet.sent();
+        }
+    }
+
+    async fn take(&mut self, step: Step) {
+        match step {
+            Step::Text(text) => return self.encoder.text(&text, &mut self.ahead),
+            Step::Thinking(text) => return self.encoder.thinking(&text, &mut self.ahead),
+            Step::Ended(ended) => self.encoder.ended(&ended, &mut self.ahead),
+            Step::Failed(failure) => self.encoder.failed(failed(&failure), &mut self.ahead),
+        }
+        self.call.stays().await;
+    }
+}
