@@ -6,19 +6,21 @@
 //! [`decide`] answers one input, and [`advance`] derives what follows from the state alone.
 //! [`apply_input`] combines both; the shell, the replay and the tests call it.
 
+mod admission;
+mod approval;
 pub(in crate::conversation) mod budget;
 mod client_tools;
 pub mod context;
 pub(in crate::conversation) mod decision;
 pub(in crate::conversation) mod input;
+mod model;
 pub(in crate::conversation) mod output;
+mod prompt;
 pub(in crate::conversation) mod rounds;
 pub mod rules;
 pub(in crate::conversation) mod skills;
 pub(in crate::conversation) mod tools;
 pub mod volatile;
-
-use std::collections::HashSet;
 
 pub(crate) use self::{
     decision::{Receipt, StartTool},
@@ -29,12 +31,10 @@ pub use crate::conversation::round::{
     input::{FailedAttempt, Input, OnBusy},
 };
 use crate::{
-    chat::{ContentBlock, Message, ProviderStop, RawJson, Role, ToolUseBlock, Usage, storable},
+    chat::{ProviderStop, RawJson, ToolUseBlock},
     conversation::{
         command::Command,
         round::{
-            budget::Bill,
-            decision::{fits, is_plain_user},
             rules::Recovery,
             volatile::{Cancelling, Volatile},
         },
@@ -42,7 +42,6 @@ use crate::{
     ids::{Seq, WaiterId, WorkId},
     journal::{
         AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase,
-        WithdrawReason,
     },
     limits::{LOOP_REFUSALS_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
@@ -179,7 +178,8 @@ pub fn apply_input(
     Ok(outcome)
 }
 
-/// Decides one input without side effects. `made` is an empty buffer, passed in so that its allocation is reused.
+/// Decides one input without side effects. `made` is an empty buffer, passed in so that its
+/// allocation is reused.
 pub fn decide(
     durable: &Durable,
     volatile: &Volatile,
@@ -190,14 +190,14 @@ pub fn decide(
     let mut decision = DecisionBuilder::new(durable, volatile, now, made);
     match input {
         Input::Recovered { recovery } => recover(&mut decision, *recovery),
-        Input::Prompt(prompt) => take_prompt(&mut decision, prompt),
+        Input::Prompt(prompt) => prompt::take_prompt(&mut decision, prompt),
         Input::Command { command, waiter } => take_command(&mut decision, command, *waiter),
         Input::Model {
             work,
             outcome,
             model,
             failed,
-        } => model_ended(&mut decision, *work, outcome, model, failed),
+        } => model::model_ended(&mut decision, *work, outcome, model, failed),
         Input::Budget { work, answer } => budget::answered(&mut decision, *work, answer),
         Input::Summary(bill) => {
             decision.entry(EntryBody::SummaryBilled {
@@ -213,7 +213,7 @@ pub fn decide(
         } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
         Input::RetryDue { batch, call } => tools::retry(&mut decision, *batch, *call),
         Input::Tick => {
-            tools::expire_approvals(&mut decision);
+            approval::expire_approvals(&mut decision);
             client_tools::expire(&mut decision);
         }
         Input::Cancel { failure } => interrupt(&mut decision, failure.clone()),
@@ -245,9 +245,9 @@ fn take_command(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: W
             tool_call_id,
             allow,
             always,
-        } => tools::approval(decision, tool_call_id, *allow, *always, waiter),
+        } => approval::approval(decision, tool_call_id, *allow, *always, waiter),
         Command::ToolResults { results } => client_tools::results(decision, results, waiter),
-        Command::Inject { id, message } => inject(decision, id.as_ref(), message, waiter),
+        Command::Inject { id, message } => prompt::inject(decision, id.as_ref(), message, waiter),
         Command::Compact { summary } => context::asked(decision, *summary, waiter),
         Command::Pin { line } => context::pin(decision, line, waiter),
         Command::Import { messages, rounds } => rounds::import(decision, messages, rounds, waiter),
@@ -370,20 +370,6 @@ fn stop_reason(stop: ProviderStop) -> StopReason {
     }
 }
 
-/// Whether the calls of an answer run: only if the answer was not cut off and not refused.
-fn runs_tools(stop: ProviderStop) -> bool {
-    match stop {
-        ProviderStop::EndTurn
-        | ProviderStop::ToolUse
-        | ProviderStop::StopSequence
-        | ProviderStop::PauseTurn
-        | ProviderStop::Other => true,
-        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded => {
-            false
-        }
-    }
-}
-
 fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
     let Some(round) = &decision.durable.round else {
         return;
@@ -412,98 +398,6 @@ fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
     }
 }
 
-fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt) {
-    let durable = decision.durable;
-    let waiter = prompt.waiter;
-    let message = prompt.message.as_ref();
-    if message.is_some_and(|message| !is_plain_user(message)) {
-        return decision.refuse(waiter, Refusal::InvalidMessage);
-    }
-    let key = prompt.client_key.as_ref();
-    let known = key.and_then(|key| Some((key, durable.known_key(&key.key)?)));
-    #[cfg(test)]
-    let known = known.filter(|_| !crate::planted::is(crate::planted::Bug::ForgetsClientKeys));
-    if let Some((key, (digest, round_id))) = known {
-        return if digest == key.digest {
-            decision.effect(Effect::Acknowledge {
-                waiter,
-                receipt: Receipt {
-                    round_id,
-                    replayed: true,
-                },
-            });
-        } else {
-            decision.refuse(waiter, Refusal::KeyReused);
-        };
-    }
-    if decision.volatile.draining {
-        return decision.refuse(waiter, Refusal::Draining);
-    }
-    if let Some(Err(refusal)) = message.map(|message| fits(durable, message)) {
-        return decision.refuse(waiter, refusal);
-    }
-    let busy = durable.round.is_some() || !durable.inbox.is_empty();
-    let full = durable.inbox.len() >= decision.volatile.rules.inbox_prompts_max;
-    if message.is_none() && (busy || !awaits_an_answer(durable)) {
-        return decision.refuse(waiter, Refusal::NothingToAnswer);
-    }
-    match (prompt.on_busy, &durable.round) {
-        (OnBusy::Steer, Some(round))
-            if decision.volatile.cancelling.is_none()
-                && prompt.output_schema.is_none()
-                && prompt.parameters.is_none()
-                && prompt.client_tools.is_none()
-                && let Some(message) = message =>
-        {
-            decision.entry(EntryBody::Injected {
-                id: None,
-                client_key: prompt.client_key.clone(),
-                message: message.clone(),
-            });
-            return decision.effect(Effect::Acknowledge {
-                waiter,
-                receipt: Receipt {
-                    round_id: round.id,
-                    replayed: false,
-                },
-            });
-        }
-        _ if full => return decision.refuse(waiter, Refusal::InboxFull),
-        (OnBusy::Reject, _) if busy => return decision.refuse(waiter, Refusal::Busy),
-        (OnBusy::Interrupt, Some(_)) => interrupt(decision, None),
-        (OnBusy::Queue | OnBusy::Reject | OnBusy::Interrupt | OnBusy::Steer, _) => {}
-    }
-    decision.entry(EntryBody::PromptAccepted {
-        prompt_id: prompt.id,
-        round_id: prompt.round_id,
-        client_key: prompt.client_key.clone(),
-        message: prompt.message.clone(),
-        output_schema: prompt.output_schema.clone(),
-        deadline_at: prompt.deadline_at,
-        parameters: prompt.parameters.clone(),
-        client_tools: prompt.client_tools.clone(),
-    });
-    decision.effect(Effect::Acknowledge {
-        waiter,
-        receipt: Receipt {
-            round_id: prompt.round_id,
-            replayed: false,
-        },
-    });
-    if busy {
-        decision.effect(Effect::Queued {
-            round_id: prompt.round_id,
-            position: durable.inbox.len() + 1,
-        });
-    }
-}
-
-/// Whether the history ends with what a model answers: a message of a user, or results of tools.
-fn awaits_an_answer(durable: &Durable) -> bool {
-    let last = durable.history.messages().last();
-    last.is_some_and(|last| last.role() == Role::User)
-}
-
 fn interrupt(decision: &mut DecisionBuilder<'_>, failure: Option<Failure>) {
     if let Some(round) = &decision.durable.round
         && decision.volatile.cancelling.is_none()
@@ -516,29 +410,6 @@ fn interrupt(decision: &mut DecisionBuilder<'_>, failure: Option<Failure>) {
     }
 }
 
-fn inject(
-    decision: &mut DecisionBuilder<'_>,
-    id: Option<&String>,
-    message: &Message,
-    waiter: WaiterId,
-) {
-    if !is_plain_user(message) {
-        return decision.refuse(waiter, Refusal::InvalidMessage);
-    }
-    let known = id.is_some_and(|id| decision.durable.knows_injected(id));
-    if !known {
-        if let Err(refusal) = fits(decision.durable, message) {
-            return decision.refuse(waiter, refusal);
-        }
-        decision.entry(EntryBody::Injected {
-            id: id.cloned(),
-            client_key: None,
-            message: message.clone(),
-        });
-    }
-    decision.effect(Effect::Answer { waiter });
-}
-
 pub(in crate::conversation) fn when_idle(
     decision: &mut DecisionBuilder<'_>,
     waiter: WaiterId,
@@ -549,169 +420,6 @@ pub(in crate::conversation) fn when_idle(
     }
     decision.entry(body);
     decision.effect(Effect::Answer { waiter });
-}
-
-fn model_ended(
-    decision: &mut DecisionBuilder<'_>,
-    work: WorkId,
-    outcome: &ModelOutcome,
-    model: &str,
-    failed: &[FailedAttempt],
-) {
-    let Some(round) = &decision.durable.round else {
-        return;
-    };
-    if !decision.volatile.work.contains_key(&work)
-        || round.phase != (Phase::Model { seq: work.seq })
-    {
-        return;
-    }
-    let step = round.model_calls;
-    let bill = budget::bill(decision, outcome, model, failed);
-    match outcome {
-        ModelOutcome::Completed { blocks, completion } => {
-            let cancelled = decision.volatile.cancelling.is_some();
-            let keep_calls = !cancelled && runs_tools(completion.stop);
-            decision.entry(EntryBody::Assistant {
-                step,
-                message: assistant_message(blocks, keep_calls, true),
-                stop: completion.stop,
-                raw_stop: completion.raw_stop.clone(),
-                usage: completion.usage.unwrap_or_default(),
-                failed_usage: bill.failed,
-                cost_micro_usd: bill.cost_micro_usd,
-                partial: cancelled,
-            });
-            budget::settle(decision, &bill);
-        }
-        ModelOutcome::Failed {
-            error: ProviderError::Auth { message },
-            ..
-        } if round.model_calls <= 1 => {
-            // The model has said nothing yet, so the prompt leaves the history and the user can
-            // send it again with a valid key. Its text stays in the journal.
-            budget::settle(decision, &bill);
-            for prompt_id in &round.prompts {
-                decision.entry(EntryBody::PromptWithdrawn {
-                    prompt_id: *prompt_id,
-                    reason: WithdrawReason::ProviderAuth,
-                });
-            }
-            let failure = failure(&ProviderError::Auth {
-                message: message.clone(),
-            });
-            decision.finish(round, StopReason::Error, Some(failure));
-        }
-        ModelOutcome::Failed { error, partial }
-            if error.is_too_large()
-                && partial.is_empty()
-                && bill.failed.is_zero()
-                && decision.volatile.cancelling.is_none() =>
-        {
-            budget::settle(decision, &bill);
-            context::refused(decision, round, failure(error));
-        }
-        ModelOutcome::FellBack {
-            gateway,
-            model,
-            error,
-        } if decision.volatile.cancelling.is_none() => {
-            // Before the settlement: while a reservation is open, the settlement counts the usage.
-            decision.entry(EntryBody::FellBack {
-                gateway: gateway.clone(),
-                model: model.to_string(),
-                reason: error.code().to_owned(),
-                failed_usage: bill.failed,
-                cost_micro_usd: bill.cost_micro_usd.filter(|_| !bill.failed.is_zero()),
-            });
-            budget::settle(decision, &bill);
-        }
-        ModelOutcome::FellBack { error, .. } => {
-            keep_partial(decision, step, &[], &bill);
-            match &decision.volatile.cancelling {
-                Some(cancelling) => interrupted(decision, round, cancelling),
-                None => decision.finish(round, StopReason::Error, Some(failure(error))),
-            }
-        }
-        ModelOutcome::Failed { error, partial } => {
-            keep_partial(decision, step, partial, &bill);
-            match &decision.volatile.cancelling {
-                Some(cancelling) => interrupted(decision, round, cancelling),
-                None => decision.finish(round, StopReason::Error, Some(failure(error))),
-            }
-        }
-        ModelOutcome::Cancelled { partial } => {
-            keep_partial(decision, step, partial, &bill);
-            match &decision.volatile.cancelling {
-                Some(cancelling) => interrupted(decision, round, cancelling),
-                None => decision.finish(
-                    round,
-                    StopReason::Error,
-                    Some(failure(&ProviderError::Cancelled)),
-                ),
-            }
-        }
-    }
-}
-
-/// Keeps what a call that failed or was canceled used, and its partial answer without the blocks
-/// that are not valid alone: tool calls, unsigned thinking.
-fn keep_partial(
-    decision: &mut DecisionBuilder<'_>,
-    step: u32,
-    partial: &[ContentBlock],
-    bill: &Bill,
-) {
-    let message = assistant_message(partial, false, false);
-    let was_billed = !bill.failed.is_zero();
-    if message.is_some() || was_billed {
-        // Before the settlement: while a reservation is open, the settlement counts the usage.
-        decision.entry(EntryBody::Assistant {
-            step,
-            message,
-            stop: ProviderStop::Other,
-            raw_stop: None,
-            usage: Usage::default(),
-            failed_usage: bill.failed,
-            cost_micro_usd: bill.cost_micro_usd.filter(|_| was_billed),
-            partial: true,
-        });
-    }
-    budget::settle(decision, bill);
-}
-
-/// The part of an answer that can enter the history. Drops empty text, repeated call ids, and
-/// thinking at the end. Keeps tool calls only with `keep_calls`, faulty ones in a valid form, and
-/// unsigned thinking only with `complete`.
-fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) -> Option<Message> {
-    let mut ids: HashSet<&str> = HashSet::new();
-    let mut kept: Vec<ContentBlock> = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let keep = match block {
-            ContentBlock::Text(text) => !text.text.trim().is_empty(),
-            ContentBlock::Thinking(thinking) => complete || thinking.signature.is_some(),
-            ContentBlock::ToolUse(call) => {
-                if keep_calls && ids.insert(call.id.as_str()) {
-                    kept.push(ContentBlock::ToolUse(storable(call.clone())));
-                }
-                false
-            }
-            ContentBlock::ToolResult(_) => false,
-            ContentBlock::Other { .. } => complete,
-        };
-        if keep {
-            kept.push(block.clone());
-        }
-    }
-    // Thinking alone is no answer. Providers refuse a message that ends in thinking, which happens
-    // when its tool calls were dropped.
-    while kept
-        .last()
-        .is_some_and(|block| matches!(block.kind(), "thinking" | "redacted_thinking"))
-    {
-        kept.pop();
-    }
-    Message::new(Role::Assistant, &kept).ok()
 }
 
 /// A provider's error in the form that watchers see.

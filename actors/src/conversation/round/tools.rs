@@ -1,31 +1,29 @@
-//! Decides about the calls of an open batch: which start, which need approval, which are retried,
-//! and which results a cancellation leaves.
+//! Decides about the calls of an open batch: which start, which are retried, and which results a
+//! cancellation leaves.
 //!
 //! Pure.
 
 use std::{cell::OnceCell, sync::Arc};
 
 use crate::{
-    chat::{RawJson, fault},
+    chat::RawJson,
     conversation::round::{
-        DecisionBuilder, Effect, Refusal, StartTool, client_tools, is_plain_user,
-        rules::{ApprovalMode, CallCheck, Rules},
-        skills, verdict,
+        DecisionBuilder, Effect, StartTool,
+        admission::{Admission, Opened, Subagents, admission, is_subagent, needs},
+        budget, client_tools,
+        decision::is_plain_user,
+        rules::CallCheck,
+        skills,
         volatile::{Cancelling, Retry, Work},
         with_input,
     },
-    ids::{Seq, WaiterId, WorkId},
-    journal::{
-        ApprovalVerdict, Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult,
-        call_digest,
-    },
+    ids::{Seq, WorkId},
+    journal::{Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult},
     limits::APPROVAL_MS,
-    ports::{Concurrency, ToolSpec},
-    subagent::{CREATE_SUBAGENT, SUBAGENT_LIMIT},
-    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
+    tool::{EffectClass, OutputLevel},
     tool_executor::{
-        Observed, PlannedCall, Progress, RunResult, approval_denied, cancelled_before_start,
-        cancelled_unknown, in_doubt, one_spelling, outcome, plan, stuck,
+        Observed, PlannedCall, Progress, RunResult, cancelled_before_start, cancelled_unknown,
+        in_doubt, outcome, plan,
     },
 };
 
@@ -38,30 +36,6 @@ const CHECKS_AHEAD: usize = 16;
 
 /// The last error of an attempt that was running when its host stopped.
 const ENDED_WITH_ITS_HOST: &str = "the host stopped before a result was recorded";
-
-/// What a waiting call may do now.
-enum Admission {
-    Open(Opened),
-    Ask {
-        input: RawJson,
-        reason: &'static str,
-        pattern: Option<String>,
-    },
-    /// The caller runs it.
-    AtClient {
-        input: Option<RawJson>,
-    },
-    Shut(ToolExecutionResult),
-}
-
-/// A call that may start.
-struct Opened {
-    spec: Arc<ToolSpec>,
-    /// The arguments if they are not the model's.
-    input: Option<RawJson>,
-    /// The output level that the call asks for.
-    level: Option<OutputLevel>,
-}
 
 /// Starts, refuses or asks approval for every call that is ready now. A fresh batch is checked
 /// whole, so that refusals and questions come at once. Later, when a place became free, only the
@@ -173,177 +147,6 @@ pub(in crate::conversation) fn advance(
     }
 }
 
-/// The concurrency that a call needs: what its tool declares, and the file that it works on. A hook
-/// or an approval can change the arguments, so the file comes from those that the tool gets.
-fn needs(
-    decision: &DecisionBuilder<'_>,
-    call: &Call,
-    admission: Option<&Admission>,
-) -> (Concurrency, Option<String>) {
-    let free = (Concurrency::Parallel, None);
-    let (spec, input) = match (admission, &call.state) {
-        (Some(Admission::Open(opened)), _) => (Some(opened.spec.clone()), opened.input.as_ref()),
-        (_, CallState::Started { input, .. }) => (
-            decision
-                .volatile
-                .rules
-                .call_policy
-                .spec(&call.tool_use.name),
-            input.as_ref(),
-        ),
-        // A call awaiting approval or its caller blocks no other call; refused and finished calls need no lock.
-        _ => return free,
-    };
-    let Some(spec) = spec else { return free };
-    let file = match &spec.concurrency {
-        Concurrency::PerFile(parameter) => {
-            file_of(input.unwrap_or(&call.tool_use.input), parameter)
-        }
-        Concurrency::Parallel | Concurrency::Exclusive => None,
-    };
-    (spec.concurrency.clone(), file)
-}
-
-/// The file that a call names, normalized, so that two spellings of one path conflict.
-fn file_of(input: &RawJson, parameter: &str) -> Option<String> {
-    let arguments: serde_json::Map<String, serde_json::Value> = input.parse().ok()?;
-    Some(one_spelling(arguments.get(parameter)?.as_str()?))
-}
-
-fn admission(
-    decision: &DecisionBuilder<'_>,
-    round: &OpenRound,
-    batch: &Batch,
-    call: &Call,
-    subagent_refusal: Option<ToolError>,
-    allowed: bool,
-) -> Admission {
-    let tool_use = &call.tool_use;
-    let rules = &decision.volatile.rules;
-    let digest = call_digest(&tool_use.name, &tool_use.input);
-    let times = round.repeats.times_before(digest, batch.seq);
-    if times >= rules.identical_calls_max {
-        return Admission::Shut(stuck(&tool_use.name, times, &tool_use.id));
-    }
-    if let Some(fault) = fault(tool_use) {
-        let error = ToolError::invalid(fault).not_started();
-        return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
-    }
-    if let Some(error) = subagent_refusal {
-        return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
-    }
-    if let Some(error) = skills::refusal(decision.durable, &tool_use.name) {
-        return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
-    }
-    let brought = round.client_tool(&tool_use.name);
-    let check = match brought {
-        Some(tool) => rules.call_policy.check_client_call(tool, &tool_use.input),
-        None => rules
-            .call_policy
-            .check_call(&tool_use.name, &tool_use.input),
-    };
-    let (spec, input, pattern, level) = match check {
-        CallCheck::Refused(error) => {
-            return Admission::Shut(ToolExecutionResult::error(&error, &tool_use.id));
-        }
-        CallCheck::Ready { input, .. } if brought.is_some() => {
-            return Admission::AtClient { input };
-        }
-        CallCheck::Ready {
-            spec,
-            input,
-            pattern,
-            level,
-        } => (spec, input, pattern, level),
-    };
-    let input = match &call.state {
-        CallState::Allowed { input } => Some(input.clone()), // Exactly the approved arguments.
-        _ => input,
-    };
-    let doubtful = decision.durable.in_doubt.contains(&digest);
-    let unagreed = pattern
-        .as_ref()
-        .is_some_and(|pattern| !decision.durable.approved.contains(pattern));
-    let asks = (unagreed || doubtful) && !allowed;
-    match rules.approval {
-        _ if !asks => Admission::Open(Opened { spec, input, level }),
-        ApprovalMode::Auto => Admission::Open(Opened { spec, input, level }),
-        ApprovalMode::Deny => Admission::Shut(approval_denied(
-            &tool_use.id,
-            "tools that change something are not allowed in this session",
-        )),
-        ApprovalMode::Ask if !rules.has_approver => Admission::Shut(approval_denied(
-            &tool_use.id,
-            "approval is needed and nobody is there to give it",
-        )),
-        ApprovalMode::Ask => {
-            let reason = if doubtful {
-                "the outcome of the same call before is unknown"
-            } else {
-                "this tool changes something"
-            };
-            Admission::Ask {
-                input: input.unwrap_or_else(|| tool_use.input.clone()),
-                reason,
-                pattern: pattern.filter(|_| !doubtful),
-            }
-        }
-    }
-}
-
-fn is_subagent(call: &Call) -> bool {
-    call.tool_use.name == CREATE_SUBAGENT
-}
-
-/// The subagents that a round and its conversation began before the open batch.
-struct Subagents {
-    of_round: usize,
-    ever: u64,
-}
-
-impl Subagents {
-    fn count(decision: &DecisionBuilder<'_>, round: &OpenRound, batch: &Batch) -> Self {
-        let here = || batch.calls.iter().filter(|call| is_subagent(call));
-        let calls = round
-            .assistant_messages
-            .iter()
-            .flat_map(|answer| answer.tool_uses());
-        let of_round = calls.filter(|call| call.name == CREATE_SUBAGENT).count();
-        let over = here()
-            .filter(|call| matches!(call.state, CallState::Finished(_)))
-            .count() as u64;
-        let ever = decision
-            .durable
-            .tools
-            .get(CREATE_SUBAGENT)
-            .map_or(0, |tool| tool.calls);
-        Self {
-            of_round: of_round.saturating_sub(here().count()),
-            ever: ever.saturating_sub(over),
-        }
-    }
-
-    /// The error for a call that would exceed the subagent limit of its round or of the
-    /// conversation. `before`: the calls for subagents before it in its batch.
-    fn refusal(&self, rules: &Rules, before: usize) -> Option<ToolError> {
-        let (whose, max) = if self.of_round + before >= rules.subagents_a_round_max {
-            ("turn", rules.subagents_a_round_max as u64)
-        } else if self.ever.saturating_add(before as u64) >= rules.subagents_max {
-            ("conversation", rules.subagents_max)
-        } else {
-            return None;
-        };
-        let error = format!(
-            "this {whose} has begun {max} subagents, and may begin no more; do the rest yourself"
-        );
-        Some(
-            ToolError::new(ToolErrorType::ResourceError, error)
-                .code(SUBAGENT_LIMIT)
-                .not_started(),
-        )
-    }
-}
-
 fn ask(
     decision: &mut DecisionBuilder<'_>,
     index: usize,
@@ -423,7 +226,7 @@ pub(super) fn finish_call(
     call: &Call,
     outcome: ToolExecutionResult,
 ) {
-    crate::conversation::round::budget::remind_before_last_result(decision);
+    budget::remind_before_last_result(decision);
     decision.entry(EntryBody::ToolFinished {
         call: index_u32(index),
         tool_call_id: call.tool_use.id.clone(),
@@ -609,71 +412,6 @@ fn start_again(
             ToolExecutionResult::error(&error, &call.tool_use.id),
         ),
     }
-}
-
-/// Applies a person's decision about a call that awaits approval.
-pub(in crate::conversation) fn approval(
-    decision: &mut DecisionBuilder<'_>,
-    tool_call_id: &str,
-    allow: bool,
-    always: bool,
-    waiter: WaiterId,
-) {
-    let found = decision
-        .durable
-        .open_call(tool_call_id)
-        .filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
-    let Some((index, call)) = found else {
-        return decision.effect(Effect::Refuse {
-            waiter,
-            refusal: Refusal::NoSuch("open approval"),
-        });
-    };
-    answer(decision, index, call, verdict(allow), always && allow);
-    decision.effect(Effect::Answer { waiter });
-}
-
-/// Denies the approvals whose time is over.
-pub(in crate::conversation) fn expire_approvals(decision: &mut DecisionBuilder<'_>) {
-    let Some((_, batch)) = open(decision) else {
-        return;
-    };
-    for (index, call) in batch.calls.iter().enumerate() {
-        if matches!(call.state, CallState::Asked { expires_at, .. } if expires_at <= decision.now) {
-            answer(
-                decision,
-                index_u32(index),
-                call,
-                ApprovalVerdict::Expired,
-                false,
-            );
-        }
-    }
-}
-
-fn answer(
-    decision: &mut DecisionBuilder<'_>,
-    index: u32,
-    call: &Call,
-    verdict: ApprovalVerdict,
-    always: bool,
-) {
-    decision.entry(EntryBody::ApprovalAnswered {
-        call: index,
-        verdict,
-        always,
-    });
-    let why = match verdict {
-        ApprovalVerdict::Allowed => return,
-        ApprovalVerdict::Denied => "the user did not approve this call",
-        ApprovalVerdict::Expired => "nobody approved this call in time",
-    };
-    finish_call(
-        decision,
-        index as usize,
-        call,
-        approval_denied(&call.tool_use.id, why),
-    );
 }
 
 /// Ends the calls of a canceled batch. Each call gets exactly one result: calls that never started
