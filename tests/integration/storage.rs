@@ -645,7 +645,7 @@ async fn a_newer_schema_is_named_and_left_alone() {
         refused,
         Err(StoreError::NewerSchema {
             found: 99,
-            known: 3
+            known: 4
         })
     );
 }
