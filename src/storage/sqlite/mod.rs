@@ -188,12 +188,18 @@ impl Sqlite {
         self.read(None, verify::verify).await
     }
 
-    /// Locks a session for this process until the lock is dropped. For interactive programs.
+    /// Locks a session and its subagents for this process until the lock is dropped. For interactive
+    /// programs.
     ///
     /// # Errors
     /// [`LockError::SessionInUse`] when this or another process holds it.
     pub fn lock_session(&self, scope: &Scope) -> Result<SessionLock, LockError> {
         SessionLock::take(&self.path, scope)
+    }
+
+    /// Whether a process that lives has locked a session, or the session whose subagent it is.
+    pub fn is_session_locked(&self, scope: &Scope) -> bool {
+        SessionLock::is_held(&self.path, scope)
     }
 
     fn signal_end(&self) {
