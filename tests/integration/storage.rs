@@ -5,6 +5,7 @@ mod erased;
 mod files;
 mod log;
 mod reads;
+mod recovery;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
