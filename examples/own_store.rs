@@ -11,6 +11,7 @@ use callboard::{
     Host,
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
+    policy::Amount,
     ports::{Append, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError},
     storage::MemorySessions,
     stream::Open,
@@ -43,6 +44,7 @@ impl SessionBackend for Counted {
     fn list<'a>(&'a self, tenant: &'a TenantId, query: ListQuery) -> Read<'a, Vec<SessionSummary>> { self.store.list(tenant, query) }
     fn count<'a>(&'a self, tenant: &'a TenantId) -> Read<'a, u64> { self.store.count(tenant) }
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> Read<'a, u64> { self.store.stored_bytes(tenant) }
+    fn spend<'a>(&'a self, tenant: &'a TenantId, amount: Amount) -> Read<'a, Option<Amount>> { self.store.spend(tenant, amount) }
     fn list_open(&self, open: Open, due: Option<Timestamp>, after: Option<Scope>, count: usize) -> Read<'_, Vec<Scope>> { self.store.list_open(open, due, after, count) }
     fn close(&self, within: std::time::Duration) -> Read<'_, ()> { self.store.close(within) }
     fn mark_failed<'a>(&'a self, scope: &'a Scope, reason: Option<String>) -> Read<'a, ()> { self.store.mark_failed(scope, reason) }

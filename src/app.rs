@@ -163,7 +163,7 @@ impl AppError {
             Self::Served(_) => Some("end that one, wait for its end with --standby (12 s after a crash), or set `[host] peer_address` on both to serve together".into()),
             Self::NoStore(_) => Some("check --db".into()),
             Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {
-                Some("choose another --workspace, or another place with --db FILE, `[store] url` or CALLBOARD_HOST__DATA_DIR".into())
+                Some("work in a project's folder, or choose another --workspace, or another place with --db FILE, `[store] url` or CALLBOARD_HOST__DATA_DIR".into())
             }
             Self::Tenant { error, .. } => error.hint(),
             Self::StoredTenants(StoredTenantsError::InUse(_)) => Some("end that one, or give this one another `[host] data_dir`".into()),

@@ -131,6 +131,11 @@ mod docs_tools {}
 #[doc = include_str!("../docs/fanout.md")]
 mod docs_fanout {}
 
+/// Compiles the code blocks of `docs/migrating.md`.
+#[cfg(all(doctest, feature = "anthropic", feature = "sqlite"))]
+#[doc = include_str!("../docs/migrating.md")]
+mod docs_migrating {}
+
 pub use host::Host;
 
 mod host;

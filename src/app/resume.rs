@@ -62,7 +62,8 @@ pub(super) async fn left_behind(
 }
 
 /// Erases `left_behind`, because no client waits for these answers any more, then activates every
-/// conversation of `tenants` with an open round.
+/// conversation of `tenants` with an open round, except those for which `is_locked` says that an
+/// interactive program on the same store runs them.
 ///
 /// # Errors
 /// The store's error.
@@ -73,6 +74,7 @@ pub(crate) async fn resume_interrupted(
     host: &Host,
     tenants: &BTreeSet<TenantId>,
     left_behind: Vec<Scope>,
+    is_locked: impl Fn(&Scope) -> bool,
 ) -> Result<Resumed, StoreError> {
     let single_calls: BTreeSet<Scope> = left_behind.iter().cloned().collect();
     let erased: Vec<bool> = stream::iter(left_behind)
@@ -98,7 +100,8 @@ pub(crate) async fn resume_interrupted(
         after = Some(last.clone());
         let page = page
             .into_iter()
-            .filter(|scope| !single_calls.contains(scope)); // One that could not be erased is tried again by the next start.
+            .filter(|scope| !single_calls.contains(scope)) // One that could not be erased is tried again by the next start.
+            .filter(|scope| !is_locked(scope));
         let (ours, others): (Vec<Scope>, Vec<Scope>) =
             page.partition(|scope| tenants.contains(&scope.tenant));
         resumed.left += others.len();
@@ -117,11 +120,13 @@ pub(crate) async fn resume_interrupted(
 /// that could not be resumed at the start, or whose activation ended while the store was away. Runs
 /// until it is dropped. `serve` holds the lock of its data folder, so no other host runs the rounds.
 ///
-/// A round is resumed when two sweeps find its journal at the same head: the interactive program on
-/// the same store may run a round of its own, which makes progress.
+/// A round is resumed when two sweeps find its journal at the same head, and no interactive program
+/// has locked its session: such a program on the same store runs its rounds, and its model may take
+/// longer for a call than the time between two sweeps.
 pub(super) async fn keep_resuming<F: Future<Output = BTreeSet<TenantId>>>(
     host: &Host,
     tenants: impl Fn() -> F,
+    is_locked: impl Fn(&Scope) -> bool,
 ) {
     let mut seen = BTreeMap::new();
     loop {
@@ -129,7 +134,7 @@ pub(super) async fn keep_resuming<F: Future<Output = BTreeSet<TenantId>>>(
         if host.store_outage().is_some() {
             continue;
         }
-        match sweep(host, &tenants().await, &seen).await {
+        match sweep(host, &tenants().await, &seen, &is_locked).await {
             Ok(now) => seen = now,
             Err(error) => tracing::debug!(%error, "open rounds were not looked for"),
         }
@@ -197,6 +202,7 @@ async fn sweep(
     host: &Host,
     tenants: &BTreeSet<TenantId>,
     seen: &BTreeMap<Scope, Head>,
+    is_locked: impl Fn(&Scope) -> bool,
 ) -> Result<BTreeMap<Scope, Head>, StoreError> {
     let sessions = &host.ports().sessions;
     let mut found = BTreeMap::new();
@@ -208,7 +214,7 @@ async fn sweep(
         };
         after = Some(last.clone());
         for scope in page {
-            if !tenants.contains(&scope.tenant) || host.is_awake(&scope) {
+            if !tenants.contains(&scope.tenant) || host.is_awake(&scope) || is_locked(&scope) {
                 continue;
             }
             let head = sessions.head(&scope).await?;
@@ -298,7 +304,9 @@ mod tests {
 
         let left = left_behind(&second, &tenants).await.unwrap();
         assert_eq!(left, [of(&single)]);
-        let resumed = resume_interrupted(&second, &tenants, left).await.unwrap();
+        let resumed = resume_interrupted(&second, &tenants, left, |_| false)
+            .await
+            .unwrap();
 
         assert_eq!(
             resumed,
@@ -334,13 +342,22 @@ mod tests {
             .unwrap();
         let tenants = BTreeSet::from([TenantId::new("acme").unwrap()]);
 
-        let seen = sweep(&second, &tenants, &BTreeMap::new()).await.unwrap();
+        let free = |_: &Scope| false;
+        let seen = sweep(&second, &tenants, &BTreeMap::new(), free)
+            .await
+            .unwrap();
         assert_eq!((seen.len(), second.awake()), (1, 0));
-        let rest = sweep(&second, &tenants, &seen).await.unwrap();
+        let locked = sweep(&second, &tenants, &seen, |_| true).await.unwrap();
+        assert_eq!(
+            (locked.len(), second.awake()),
+            (0, 0),
+            "an interactive program waits for its model"
+        );
+        let rest = sweep(&second, &tenants, &seen, free).await.unwrap();
 
         assert_eq!((rest.len(), second.awake()), (0, 1));
         model.until(|counts| counts.started == 1).await;
-        let again = sweep(&second, &tenants, &seen).await.unwrap();
+        let again = sweep(&second, &tenants, &seen, free).await.unwrap();
         assert!(again.is_empty(), "an active round is left alone");
     }
 }

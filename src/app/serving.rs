@@ -229,15 +229,18 @@ impl Serving {
     pub(crate) async fn resume(
         host: &Host,
         operator: &TenantOperator,
+        sessions: &Sessions,
         left_behind: Vec<Scope>,
     ) -> Result<Resumed, StoreError> {
-        resume_interrupted(host, &operator.tenants().await, left_behind).await
+        let is_locked = |scope: &Scope| sessions.is_locked(scope);
+        resume_interrupted(host, &operator.tenants().await, left_behind, is_locked).await
     }
 
     /// Resumes open rounds that no activation runs, now and then, until it is dropped; on a database
     /// of several hosts also those of hosts that are gone, at once.
     pub(crate) async fn keep_resuming(host: &Host, operator: &TenantOperator, sessions: &Sessions) {
-        let own = keep_resuming(host, || operator.tenants());
+        let is_locked = |scope: &Scope| sessions.is_locked(scope);
+        let own = keep_resuming(host, || operator.tenants(), is_locked);
         match sessions {
             Sessions::Postgres(store, _) => {
                 tokio::join!(own, keep_taking_over(host, store, || operator.tenants()));

@@ -132,6 +132,14 @@ impl Sessions {
         }
     }
 
+    /// Whether an interactive program that lives has locked a session, and so runs its rounds.
+    pub(crate) fn is_locked(&self, scope: &Scope) -> bool {
+        match self {
+            Self::Sqlite(store, _) => store.is_session_locked(scope),
+            Self::Postgres(..) | Self::Memory(_) => false,
+        }
+    }
+
     /// The ids of all conversations of a tenant.
     pub(crate) async fn ids(&self, tenant: &TenantId) -> Result<Vec<ConversationId>, StoreError> {
         let backend = self.backend();

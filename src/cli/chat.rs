@@ -81,6 +81,9 @@ pub(super) struct ChatArgs {
     /// Cancel each round after this many seconds
     #[arg(long, value_name = "S", value_parser = super::run::seconds)]
     timeout: Option<Duration>,
+    /// Print the answers and errors only: no first lines, notes or figures
+    #[arg(long, short = 'q')]
+    quiet: bool,
 }
 
 impl ChatArgs {
@@ -106,13 +109,18 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         true => Some(last_session(config, &args.host).await?),
         false => args.session,
     };
-    let session = Session::open(config, &args.host, id, false, false).await?;
+    let session = Session::open(config, &args.host, id, false, args.quiet).await?;
     let mut lines = Lines::open(terminals, config);
-    if lines.is_interactive() {
+    if lines.is_interactive() && !args.quiet {
         show_last_exchange(&session);
         err_line(&Paint::stderr().dim("/help lists the commands, Ctrl-D leaves"));
     }
-    let mut view = View::new(false, terminals);
+    let shows = Terminals {
+        stdout: terminals.stdout && !args.quiet,
+        stderr: terminals.stderr && !args.quiet,
+        ..terminals
+    };
+    let mut view = View::new(false, shows);
     let mut last = Ok(Done::Well);
     let mut attached = Vec::new();
     let left = loop {

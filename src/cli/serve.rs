@@ -360,7 +360,7 @@ async fn resume(
     sessions: Sessions,
     left_behind: Vec<callboard_actors::ids::Scope>,
 ) {
-    match Serving::resume(&host, &operator, left_behind).await {
+    match Serving::resume(&host, &operator, &sessions, left_behind).await {
         Ok(resumed) if resumed.woken + resumed.left + resumed.failed + resumed.erased > 0 => {
             let erased = if resumed.erased == 0 {
                 String::new()

@@ -29,7 +29,7 @@ Examples:
 
 `total` is the estimate times the model's margin, rounded down; [tokens] in the configuration sets the margin of each model.")]
 pub(super) struct TokensArgs {
-    /// The text; standard input if absent
+    /// The text; standard input if absent or `-`
     file: Option<PathBuf>,
     /// The model whose tokens are counted
     #[arg(long, value_name = "M", default_value = "claude-3-sonnet")]
@@ -43,7 +43,8 @@ pub(super) struct TokensArgs {
 }
 
 pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
-    let name = args.file.as_ref().map_or_else(
+    let file = args.file.as_ref().filter(|file| file.as_os_str() != "-");
+    let name = file.map_or_else(
         || "standard input".to_owned(),
         |file| file.display().to_string(),
     );
@@ -51,7 +52,7 @@ pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
         io::ErrorKind::InvalidData => Failure::work(format!("{name} is not UTF-8 text")),
         _ => Failure::work(format!("{name} cannot be read: {error}")),
     };
-    let mut input: Box<dyn BufRead> = match &args.file {
+    let mut input: Box<dyn BufRead> = match file {
         Some(file) => Box::new(BufReader::new(File::open(file).map_err(failed)?)),
         None => Box::new(io::stdin().lock()),
     };

@@ -1,7 +1,7 @@
 //! `[compaction]`: when and how a conversation's context is made smaller.
 
 use super::{error::ConfigError, section::Section, toml_text};
-use callboard_actors::compactor::CompactionSettings;
+use callboard_actors::{compactor::CompactionSettings, policy::ConfigValue as _};
 
 /// The section's name.
 pub(super) const SECTION: &str = "compaction";

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::{
     error::{ConfigError, Origin, hint, quoted},
@@ -112,7 +112,7 @@ pub(super) fn show(text: &mut String, servers: &[McpServerConfig]) {
             "tools": server.tools,
             "tools_max": server.tools_max,
         });
-        let fields: Json = [transport, of_each]
+        let fields: Map<String, Json> = [transport, of_each]
             .iter()
             .filter_map(Json::as_object)
             .flatten()

@@ -9,7 +9,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use callboard_actors::tokens::{EncoderConfig, EncoderRegistry, ModelFamily};
+use callboard_actors::{
+    policy::ConfigValue as _,
+    tokens::{EncoderConfig, EncoderRegistry, ModelFamily},
+};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use toml::de::DeValue;
@@ -167,8 +170,7 @@ fn entry(pattern: &str, fields: Json) -> Result<EncoderConfig, String> {
     fields
         .entry("model_family")
         .or_insert_with(|| ModelFamily::from_model(pattern).as_str().into());
-    let config =
-        EncoderConfig::from_dict(&Json::Object(fields)).map_err(|error| error.to_string())?;
+    let config = EncoderConfig::from_dict(&fields).map_err(|error| error.to_string())?;
     config.validate().map_err(|error| error.to_string())?;
     Ok(config)
 }

@@ -2,13 +2,13 @@
 
 use std::{fmt::Write as _, path::Path};
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
 /// Writes a section: its header, and those of `keys` that have a value in `fields`.
-pub(super) fn section(text: &mut String, header: &str, keys: &[&str], fields: &Json) {
+pub(super) fn section(text: &mut String, header: &str, keys: &[&str], fields: &Map<String, Json>) {
     let _ = writeln!(text, "\n{header}");
     for key in keys {
-        match fields.get(key) {
+        match fields.get(*key) {
             None | Some(Json::Null) => {}
             Some(set) => drop(writeln!(text, "{key} = {}", value(set))),
         }

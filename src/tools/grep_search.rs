@@ -24,6 +24,7 @@ use grep_searcher::{
 use rustix::fs::FileType;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -127,8 +128,9 @@ Shows at most 200 matches and says how many were left out.";
     async fn call(&self, args: GrepSearchArgs, context: ToolContext) -> Result<String, ToolError> {
         let root = self.root.clone();
         let masker = self.masker.clone();
+        let deadline = context.deadline;
         blocking(context, move |cancel| {
-            Ok(masker.mask_exact(&search(&root, &args, cancel)?))
+            Ok(masker.mask_exact(&search(&root, &args, cancel, deadline)?))
         })
         .await
     }
@@ -185,10 +187,13 @@ impl Found<'_> {
     }
 }
 
+/// Searches until the end or until `cancel`. What was found is a partial result if the reason is the
+/// time limit.
 fn search(
     root: &Root,
     args: &GrepSearchArgs,
     cancel: &CancellationToken,
+    deadline: Instant,
 ) -> Result<String, ToolError> {
     let matcher = matcher(&args.pattern)?;
     let glob = args.glob.as_deref().map(glob).transpose()?;
@@ -223,7 +228,7 @@ fn search(
                 &matcher,
                 &mut searcher,
                 &mut found,
-            )?;
+            );
             walk.skipped
         }
         Err(PathError::NotAFolder(_)) => {
@@ -234,10 +239,17 @@ fn search(
         }
         Err(error) => return Err(error.into()),
     };
-    if cancel.is_cancelled() {
+    let is_cut = cancel.is_cancelled();
+    if is_cut && Instant::now() < deadline {
         return Err(cancelled());
     }
-    Ok(account(found, skipped))
+    let mut text = account(found, skipped);
+    if is_cut {
+        text.push_str(
+            "[the time was over before every file was searched: narrow it by path or glob]\n",
+        );
+    }
+    Ok(text)
 }
 
 fn search_tree(
@@ -247,10 +259,10 @@ fn search_tree(
     matcher: &RegexMatcher,
     searcher: &mut Searcher,
     found: &mut Found<'_>,
-) -> Result<(), ToolError> {
+) {
     while let Some(entry) = walk.advance() {
         if found.cancel.is_cancelled() {
-            return Err(cancelled());
+            break;
         }
         if entry.kind != FileType::RegularFile {
             continue;
@@ -268,7 +280,6 @@ fn search_tree(
             break;
         }
     }
-    Ok(())
 }
 
 fn search_file(
@@ -297,7 +308,7 @@ fn search_file(
     } else if found.matches > before {
         found.files += 1;
     }
-    if result.is_err() {
+    if result.is_err() && !cancel.is_cancelled() {
         found.unreadable += 1;
     }
 }
@@ -402,7 +413,36 @@ fn account(found: Found<'_>, skipped: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::tools::fixture::Fixture;
+    use std::time::Duration;
+
+    use super::{Instant, ToolContext};
+    use crate::tools::fixture::{Fixture, call_with, context};
+
+    #[tokio::test]
+    async fn a_search_whose_time_is_over_shows_what_it_found_and_a_cancelled_one_nothing() {
+        let fixture = Fixture::new();
+        fixture.write("b.txt", "alpha\n");
+        let tool = fixture.tool("grep_search");
+        let stopped = |time_left| {
+            let context = context();
+            context.cancel.cancel();
+            ToolContext {
+                deadline: Instant::now() + time_left,
+                ..context
+            }
+        };
+
+        let late = call_with(&tool, r#"{"pattern":"alpha"}"#, stopped(Duration::ZERO)).await;
+        let cancelled = call_with(
+            &tool,
+            r#"{"pattern":"alpha"}"#,
+            stopped(Duration::from_secs(60)),
+        )
+        .await;
+
+        assert!(late.is_ok_and(|text| text.contains("the time was over before every file")));
+        assert!(cancelled.is_err());
+    }
 
     #[tokio::test]
     async fn matches_come_as_path_line_text_sorted_by_path() {

@@ -22,6 +22,7 @@ mod costs;
 mod evals;
 mod file_paths;
 mod file_races;
+mod hosted;
 mod http;
 mod kills;
 mod library;

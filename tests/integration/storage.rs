@@ -5,6 +5,7 @@ mod erased;
 mod files;
 mod log;
 mod reads;
+mod recovery;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -645,7 +646,7 @@ async fn a_newer_schema_is_named_and_left_alone() {
         refused,
         Err(StoreError::NewerSchema {
             found: 99,
-            known: 3
+            known: 4
         })
     );
 }

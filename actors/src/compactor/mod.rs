@@ -66,8 +66,8 @@ pub(crate) use prompt::{FOCUS_AREAS, merge_prompt, summary_prompts};
 pub(crate) use refocus::reminder_at;
 pub use request_bytes::RequestBytes;
 
+pub use settings::CompactionSettings;
 pub(crate) use settings::MEMORY;
-pub use settings::{CompactionSettings, CompactionSettingsError};
 
 use crate::{
     chat::{MessageList, RawJson, Usage},

@@ -7,14 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::CompressionMode;
+use crate::policy::{ConfigValue, InvalidSettings};
 
 /// Name of the tool that keeps notes beyond a conversation.
 pub(crate) const MEMORY: &str = "memory";
-
-/// Why settings are invalid: one sentence.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CompactionSettingsError(String);
 
 /// Settings of compaction. Missing keys take the default; unknown keys are an error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -77,30 +73,10 @@ impl Default for CompactionSettings {
     }
 }
 
-impl CompactionSettings {
-    /// The settings as a JSON object.
-    pub fn to_dict(&self) -> serde_json::Value {
-        serde_json::to_value(self).unwrap_or_default()
-    }
-
-    /// Reads and validates settings. The argument is not modified.
-    ///
-    /// # Errors
-    /// [`CompactionSettingsError`] for a wrong type, an unknown word or key, or a value that
-    /// [`CompactionSettings::validate`] rejects.
-    pub fn from_dict(dict: &serde_json::Value) -> Result<Self, CompactionSettingsError> {
-        let settings =
-            Self::deserialize(dict).map_err(|error| CompactionSettingsError(error.to_string()))?;
-        settings.validate()?;
-        Ok(settings)
-    }
-
+impl ConfigValue for CompactionSettings {
     /// Checks the ranges that types cannot express.
-    ///
-    /// # Errors
-    /// [`CompactionSettingsError`] that names the setting.
-    pub fn validate(&self) -> Result<(), CompactionSettingsError> {
-        let fault = |text: &str| Err(CompactionSettingsError(text.to_owned()));
+    fn validate(&self) -> Result<(), InvalidSettings> {
+        let fault = |text: &str| Err(InvalidSettings(text.to_owned()));
         // Written so that NaN fails each check.
         if !(self.max_cost_per_hour >= 0.0 && self.max_cost_per_hour.is_finite()) {
             return fault("max_cost_per_hour must be non-negative");
@@ -116,7 +92,9 @@ impl CompactionSettings {
         }
         Ok(())
     }
+}
 
+impl CompactionSettings {
     /// How long a summary is cached.
     pub(crate) fn summary_ttl(&self) -> Duration {
         Duration::from_secs(self.summary_cache_ttl.saturating_mul(3600))
@@ -154,14 +132,24 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::Dict;
+
+    /// Reads settings and validates them.
+    fn read(dict: &serde_json::Value) -> Result<CompactionSettings, InvalidSettings> {
+        let dict: Dict = serde_json::from_value(dict.clone())
+            .map_err(|error| InvalidSettings(error.to_string()))?;
+        let settings = CompactionSettings::from_dict(&dict)?;
+        settings.validate()?;
+        Ok(settings)
+    }
 
     #[test]
     fn defaults_are_those_of_the_contract_and_absent_keys_take_them() {
-        let settings = CompactionSettings::from_dict(&json!({})).unwrap();
+        let settings = read(&json!({})).unwrap();
 
         assert_eq!(settings, CompactionSettings::default());
         assert_eq!(
-            settings.to_dict(),
+            serde_json::Value::Object(settings.to_dict()),
             json!({
                 "strategy": "extract", "enable_llm_summarization": true, "llm_threshold": 50, "summary_cache_ttl": 24,
                 "max_cost_per_hour": 0.1, "trigger": 0.8, "target": 0.5, "max_summary_tokens": 500, "timeout_ms": 10_000, "memory_flush": false,
@@ -199,7 +187,7 @@ mod tests {
     fn the_names_of_the_constructor_are_aliases() {
         let dict = json!({"llm_summarization_threshold": 7, "max_compression_cost_per_hour": 0.5});
 
-        let settings = CompactionSettings::from_dict(&dict).unwrap();
+        let settings = read(&dict).unwrap();
 
         assert_eq!(
             (settings.llm_threshold, settings.max_cost_per_hour),
@@ -239,13 +227,7 @@ mod tests {
                 "max_summary_tokens must be positive",
             ),
         ] {
-            assert_eq!(
-                CompactionSettings::from_dict(&dict)
-                    .unwrap_err()
-                    .to_string(),
-                fault,
-                "{dict}"
-            );
+            assert_eq!(read(&dict).unwrap_err().to_string(), fault, "{dict}");
         }
         for dict in [
             json!({"strategy": "EXTRACT"}),
@@ -253,7 +235,7 @@ mod tests {
             json!({"llm_treshold": 5}),
             json!([1]),
         ] {
-            assert!(CompactionSettings::from_dict(&dict).is_err(), "{dict}");
+            assert!(read(&dict).is_err(), "{dict}");
         }
         for nan in [
             CompactionSettings {

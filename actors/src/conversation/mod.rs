@@ -109,9 +109,15 @@ impl Actor for Conversation {
         let scope = args.scope.clone();
         let sessions = args.ports.sessions.clone();
         let loads = args.loads.clone();
+        let tenant = args.tenant.clone();
         let mut reading = Box::pin(async move {
             let permit = loads.acquire_owned().await.ok()?;
-            let loaded = sessions.load_to_own(&scope).await;
+            let mut loaded = sessions.load_to_own(&scope).await;
+            if loaded.is_ok()
+                && let Err(error) = tenant.read_spending().await
+            {
+                loaded = Err(error);
+            }
             Some((loaded, permit))
         });
         // An in-memory store answers on the first poll. A new conversation has no open round, so

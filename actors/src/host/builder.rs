@@ -443,7 +443,8 @@ impl<H> HostBuilder<H> {
             tenant_budget: self.tenant_budget,
         };
         let setup = resolver.default_setup().await?;
-        let tenants = Arc::new(Tenants::new(&limits).with_budget(self.tenant_budget));
+        let tenants =
+            Arc::new(Tenants::new(&limits, ports.sessions.clone()).with_budget(self.tenant_budget));
         let directory = Directory::new(
             limits.clone(),
             ports.clone(),

@@ -79,6 +79,8 @@ pub(crate) struct Directory {
     due_after: Arc<tokio::sync::Mutex<Option<Scope>>>,
     /// Held by the task that tries an unattended store.
     tries_store: Arc<Semaphore>,
+    /// One place, for the task that stores what tenants have spent.
+    stores_spending: Arc<Semaphore>,
     /// Notified whenever a slot is removed.
     emptied: Notify,
     /// Cancelled when the host stops: no more events follow.
@@ -113,6 +115,7 @@ impl Directory {
             relieved_s: AtomicU64::new(0),
             due_after: Arc::default(),
             tries_store: Arc::new(Semaphore::new(1)),
+            stores_spending: Arc::new(Semaphore::new(1)),
             emptied: Notify::new(),
             stopped: CancellationToken::new(),
             supervisors: RwLock::new(Vec::new()),

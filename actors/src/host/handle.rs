@@ -79,7 +79,8 @@ impl TenantHandle {
     }
 
     /// Sets the budget that all conversations of the tenant share. What was spent since this host
-    /// started counts toward it. It applies from the next model call on.
+    /// started counts toward it, and what the store knows of earlier hosts and of others while the
+    /// tenant had a budget. It applies from the next model call on.
     ///
     /// # Errors
     /// [`SendError::NoPrice`] for a budget in money when the model has no price;
@@ -98,8 +99,9 @@ impl TenantHandle {
         Ok(())
     }
 
-    /// What the tenant's conversations have spent and reserved since this host started. Only calls
-    /// to which a budget applied are counted.
+    /// What the tenant's conversations have spent and reserved. Only calls to which a budget applied
+    /// are counted. What earlier hosts of the store and others spent is included from the first
+    /// prompt on, if the tenant has a budget.
     ///
     /// # Errors
     /// [`SendError::InvalidId`].

@@ -297,6 +297,7 @@ impl Host {
         {
             tracing::warn!("what belongs to the tools did not close in time");
         }
+        self.0.tenants.store_spending().await;
         if let Err(error) = self.0.ports.sessions.close(Duration::from_secs(10)).await {
             tracing::error!(%error, "the store did not close well");
         }

@@ -18,7 +18,8 @@ use crate::{
     task::AbortOnDrop,
 };
 
-/// How often the store is searched for parked conversations whose approval deadline has passed.
+/// How often the store is searched for parked conversations whose approval deadline has passed, and
+/// what tenants with a budget have spent is stored.
 const WAKE_DUE: Duration = Duration::from_secs(1);
 
 /// How often expired events are removed.
@@ -28,7 +29,8 @@ const SWEEP_EVENTS: Duration = Duration::from_secs(1);
 pub(super) enum HostSupervisorMsg {
     /// Asks idle conversations to go to sleep.
     Sweep,
-    /// Wakes parked conversations whose approval deadline has passed.
+    /// Wakes parked conversations whose approval deadline has passed, tries a store that failed, and
+    /// stores what tenants have spent.
     WakeDue,
     /// Removes expired events. It removes a part, and sends itself again if there is more.
     SweepEvents,
@@ -97,6 +99,7 @@ impl Actor for HostSupervisor {
             HostSupervisorMsg::WakeDue => {
                 state.args.directory.wake_due();
                 state.args.directory.attend_store();
+                state.args.directory.store_spending();
             }
             HostSupervisorMsg::SweepEvents => {
                 if state.args.events.sweep() {

@@ -15,6 +15,7 @@ use super::{index::Index, lock};
 use crate::{
     ids::{ConversationId, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
+    policy::Amount,
     ports::{
         Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
     },
@@ -36,6 +37,8 @@ pub struct MemorySessions {
     index: Mutex<Index>,
     /// Stored bytes by tenant.
     bytes: DashMap<TenantId, u64>,
+    /// What tenants with a budget have spent.
+    spent: DashMap<TenantId, Amount>,
     closed: AtomicBool,
 }
 
@@ -323,6 +326,21 @@ impl SessionBackend for MemorySessions {
 
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         Box::pin(ready(Ok(self.bytes.get(tenant).map_or(0, |bytes| *bytes))))
+    }
+
+    fn spend<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        amount: Amount,
+    ) -> BoxFuture<'a, Result<Option<Amount>, StoreError>> {
+        let mut held = self.spent.entry(tenant.clone()).or_default();
+        *held = held.plus(&amount);
+        Box::pin(ready(Ok(Some(*held))))
+    }
+
+    fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.spent.remove(tenant);
+        Box::pin(ready(Ok(false)))
     }
 
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {

@@ -106,7 +106,7 @@ impl Amount {
     }
 
     /// The difference of two amounts, at least 0 in each figure.
-    fn minus(&self, other: &Self) -> Self {
+    pub(crate) fn minus(&self, other: &Self) -> Self {
         Self {
             tokens: self.tokens.saturating_sub(other.tokens),
             micro_usd: self.micro_usd.saturating_sub(other.micro_usd),
@@ -270,7 +270,16 @@ pub(crate) struct BudgetCounter {
     /// `u64::MAX` means no limit. The order is that of `KINDS`.
     limits: [AtomicU64; 3],
     /// Locked for a few additions only, never while work runs.
-    spent: Mutex<Amount>,
+    spent: Mutex<Spent>,
+}
+
+/// What a level counts.
+#[derive(Debug, Clone, Copy, Default)]
+struct Spent {
+    /// Spent, reserved or recalled.
+    counted: Amount,
+    /// The part that was settled or charged since the counter was made.
+    settled: Amount,
 }
 
 /// The right to spend an amount. Dropping it releases the amount, unless it was settled.
@@ -325,7 +334,13 @@ impl BudgetCounter {
 
     /// What is spent or reserved at this level.
     pub(crate) fn spent(&self) -> Amount {
-        *self.spent.lock()
+        self.spent.lock().counted
+    }
+
+    /// What was settled or charged at this level since the counter was made: neither what is only
+    /// reserved nor what was recalled.
+    pub(crate) fn settled(&self) -> Amount {
+        self.spent.lock().settled
     }
 
     /// How much of this level's tightest figure is left, in percent; `None` without a limit.
@@ -349,13 +364,13 @@ impl BudgetCounter {
         let mut levels = Vec::with_capacity(path.len());
         for counter in path.into_iter().rev() {
             let spent = counter.spent.lock();
-            if let Some(refusal) = counter.refusal(&spent, &amount) {
+            if let Some(refusal) = counter.refusal(&spent.counted, &amount) {
                 return Err(refusal);
             }
             levels.push(spent);
         }
         for spent in &mut levels {
-            **spent = spent.plus(&amount);
+            spent.counted = spent.counted.plus(&amount);
         }
         drop(levels);
         Ok(Reservation {
@@ -373,13 +388,18 @@ impl BudgetCounter {
     /// Counts spending that was not reserved, even beyond the limits.
     pub(crate) fn charge(&self, used: Amount) {
         self.path()
-            .for_each(|counter| counter.replace(&Amount::default(), &used));
+            .for_each(|counter| counter.settle(&Amount::default(), &used));
     }
 
     /// Counts an amount at this level only. Used when an activation restores a conversation's
     /// spending from its journal: the levels above have counted it already, or do not count it.
     pub(crate) fn recall(&self, used: &Amount) {
         self.replace(&Amount::default(), used);
+    }
+
+    /// Replaces an amount that was recalled before, at this level only.
+    pub(crate) fn recall_again(&self, before: &Amount, now: &Amount) {
+        self.replace(before, now);
     }
 
     /// This level, then all levels above it.
@@ -392,12 +412,19 @@ impl BudgetCounter {
         self.budget().admit(self.level, spent, amount).err()
     }
 
-    /// Replaces a reserved amount by the used one.
-    fn replace(&self, reserved: &Amount, used: &Amount) {
-        if reserved != used {
+    /// Replaces a counted amount by another one.
+    fn replace(&self, before: &Amount, now: &Amount) {
+        if before != now {
             let mut spent = self.spent.lock();
-            *spent = spent.minus(reserved).plus(used);
+            spent.counted = spent.counted.minus(before).plus(now);
         }
+    }
+
+    /// Replaces a reserved amount by the used one.
+    fn settle(&self, reserved: &Amount, used: &Amount) {
+        let mut spent = self.spent.lock();
+        spent.counted = spent.counted.minus(reserved).plus(used);
+        spent.settled = spent.settled.plus(used);
     }
 }
 
@@ -412,7 +439,7 @@ impl Reservation {
         let reserved = std::mem::take(&mut self.amount);
         self.counter
             .path()
-            .for_each(|counter| counter.replace(&reserved, &used));
+            .for_each(|counter| counter.settle(&reserved, &used));
     }
 }
 

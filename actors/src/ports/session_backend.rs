@@ -10,6 +10,7 @@ use super::BoxFuture;
 use crate::{
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
+    policy::Amount,
     stream::Open,
     time::Timestamp,
 };
@@ -358,6 +359,21 @@ pub trait SessionBackend: Send + Sync + 'static {
     /// tenant and maintain the count.
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>>;
 
+    /// Adds to what a tenant has spent of its budget, and returns what it has spent in all, on every
+    /// host of this store and before their restarts. An amount of 0 changes nothing. `None` means
+    /// that the store keeps no such sum, as the default does: then a host counts from its start.
+    ///
+    /// # Errors
+    /// `Unavailable`; the amount may be added or not.
+    fn spend<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        amount: Amount,
+    ) -> BoxFuture<'a, Result<Option<Amount>, StoreError>> {
+        let _ = (tenant, amount);
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// Whether the store keeps appended entries, which then count as stored bytes of their tenant.
     fn keeps_entries(&self) -> bool {
         true
@@ -388,8 +404,9 @@ pub trait SessionBackend: Send + Sync + 'static {
         reason: Option<String>,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Deletes rows of a tenant that no list returns and so no deletion by id reaches. Called after
-    /// the tenant's conversations were deleted one by one. Returns whether there were any. The
+    /// Deletes rows of a tenant that no list returns and so no deletion by id reaches, and the sum of
+    /// what it has spent. Called after the tenant's conversations were deleted one by one. Returns
+    /// whether there were any conversations. The
     /// default is for stores that list all their rows.
     fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
         let _ = tenant;

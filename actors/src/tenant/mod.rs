@@ -16,6 +16,7 @@ mod quotas;
 mod usage;
 mod round_permits;
 mod conversation_count;
+mod spending;
 mod stored;
 mod tenants;
 #[cfg(test)]
@@ -35,6 +36,7 @@ use families::Families;
 pub(crate) use families::Family;
 pub use quotas::Quotas;
 pub(crate) use round_permits::RoundPermit;
+use spending::StoredSpending;
 pub(crate) use stored::{PendingBytes, Stored};
 pub use tenants::Tenants;
 pub use usage::{Refused, TenantUsage};
@@ -73,6 +75,7 @@ pub struct Tenant {
     stored: Arc<Stored>,
     tools: Arc<TenantTools>,
     budget: Arc<BudgetCounter>,
+    spending: StoredSpending,
     families: Families,
     sums: Sums,
     figures: Arc<TenantFigures>,
@@ -324,7 +327,7 @@ impl Tenant {
         &self.tools
     }
 
-    /// The budget of all its conversations together. Spending counts from the start of this host.
+    /// The budget of all its conversations together.
     pub(crate) fn budget(&self) -> &Arc<BudgetCounter> {
         &self.budget
     }

@@ -10,13 +10,14 @@ use parking_lot::RwLock;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    ConversationCount, HostDefaults, Memory, Quotas, Rate, RoundPermits, Stored, Sums, Tenant,
-    UNBOUNDED,
+    ConversationCount, HostDefaults, Memory, Quotas, Rate, RoundPermits, Stored, StoredSpending,
+    Sums, Tenant, UNBOUNDED,
 };
 use crate::{
     ids::TenantId,
     limits::{Limits, TENANT_READS_MAX},
     policy::{Budget, BudgetCounter, BudgetLevel},
+    ports::SessionBackend,
 };
 
 /// All tenants of a host, by id.
@@ -25,11 +26,13 @@ pub struct Tenants {
     defaults: HostDefaults,
     memory: Arc<Memory>,
     budget: Budget,
+    /// The store that keeps what tenants have spent.
+    sessions: Arc<dyn SessionBackend>,
 }
 
 impl Tenants {
     /// An empty table; each tenant gets the limits of `limits`.
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits, sessions: Arc<dyn SessionBackend>) -> Self {
         Self {
             tenants: DashMap::default(),
             defaults: HostDefaults {
@@ -41,6 +44,7 @@ impl Tenants {
                 u64::try_from(limits.memory_bytes_max).unwrap_or(UNBOUNDED),
             )),
             budget: Budget::default(),
+            sessions,
         }
     }
 
@@ -67,6 +71,17 @@ impl Tenants {
             .iter()
             .map(|tenant| tenant.value().clone())
             .collect()
+    }
+
+    /// Stores what tenants with a budget have spent, and reads what others spent of it. One tenant
+    /// whose sum cannot be stored keeps the others from nothing; it is tried again next time.
+    pub(crate) async fn store_spending(&self) {
+        let due = self.all().into_iter();
+        for tenant in due.filter(|tenant| tenant.has_spending_to_store()) {
+            if let Err(error) = tenant.store_spending().await {
+                tracing::debug!(tenant = %tenant.id, %error, "what a tenant spent was not stored");
+            }
+        }
     }
 
     /// The ids of all tenants in service, sorted.
@@ -119,6 +134,7 @@ impl Tenants {
             tools: Arc::default(),
             families: super::Families::default(),
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
+            spending: StoredSpending::new(self.sessions.clone()),
             sums: Sums::default(),
             figures: Arc::default(),
             reads: Arc::new(Semaphore::new(TENANT_READS_MAX)),

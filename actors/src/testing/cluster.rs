@@ -19,6 +19,7 @@ use crate::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
     memory::MemorySessions,
+    policy::Amount,
     ports::{
         Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
     },
@@ -196,6 +197,18 @@ impl SessionBackend for ClusterSessions {
 
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         self.cluster.sessions.stored_bytes(tenant)
+    }
+
+    fn spend<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        amount: Amount,
+    ) -> BoxFuture<'a, Result<Option<Amount>, StoreError>> {
+        self.cluster.sessions.spend(tenant, amount)
+    }
+
+    fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.cluster.sessions.erase(tenant)
     }
 
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {

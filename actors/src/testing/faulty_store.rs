@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use crate::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
+    policy::Amount,
     ports::{
         Append, AppendError, BoxFuture, ListQuery, Salvaged, SessionBackend, SessionSummary,
         StoreError,
@@ -397,6 +398,15 @@ impl<S: SessionBackend + ?Sized> SessionBackend for FaultySessions<S> {
     /// Never fails, since every prompt makes this call and would change the count of the others.
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
         self.0.inner.stored_bytes(tenant)
+    }
+
+    /// Never fails, for the same reason.
+    fn spend<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        amount: Amount,
+    ) -> BoxFuture<'a, Result<Option<Amount>, StoreError>> {
+        self.0.inner.spend(tenant, amount)
     }
 
     fn keeps_entries(&self) -> bool {

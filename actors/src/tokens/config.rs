@@ -4,9 +4,9 @@
 //! Pure.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::ModelFamily;
+use crate::policy::{ConfigValue, InvalidSettings};
 
 /// The encoding of models without a configuration.
 pub(crate) const DEFAULT_ENCODING: &str = "cl100k_base";
@@ -46,24 +46,6 @@ impl Default for EncoderConfig {
     }
 }
 
-/// Why an [`EncoderConfig`] is invalid.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EncoderConfigError {
-    /// A margin below 1 would report fewer tokens than were counted.
-    #[error("safety_margin must be >= 1.0")]
-    MarginTooSmall,
-    /// The margin is above the largest allowed one.
-    #[error("safety_margin must be <= {MARGIN_MAX:?}")]
-    MarginTooLarge,
-    /// The encoding has no name.
-    #[error("encoding_name must not be empty")]
-    NoEncoding,
-    /// A key or a value is unknown or of the wrong type.
-    #[error("{0}")]
-    Malformed(#[source] serde_json::Error),
-}
-
 impl EncoderConfig {
     /// A configuration with the given family, encoding and margin, and defaults otherwise.
     pub fn new(
@@ -78,40 +60,23 @@ impl EncoderConfig {
             ..Self::default()
         }
     }
+}
 
-    /// Checks the values.
-    ///
-    /// # Errors
-    /// [`EncoderConfigError`] for a margin outside 1 to 100, or an empty encoding name.
-    pub fn validate(&self) -> Result<(), EncoderConfigError> {
+impl ConfigValue for EncoderConfig {
+    /// Refuses a margin outside 1 to 100, and an empty name of the encoding.
+    fn validate(&self) -> Result<(), InvalidSettings> {
+        let fault = |text: &str| Err(InvalidSettings(text.to_owned()));
         if self.safety_margin.is_nan() || self.safety_margin < 1.0 {
-            return Err(EncoderConfigError::MarginTooSmall);
+            // It would report fewer tokens than were counted.
+            return fault("safety_margin must be >= 1.0");
         }
         if self.safety_margin > MARGIN_MAX {
-            return Err(EncoderConfigError::MarginTooLarge);
+            return fault(&format!("safety_margin must be <= {MARGIN_MAX:?}"));
         }
         if self.encoding_name.trim().is_empty() {
-            return Err(EncoderConfigError::NoEncoding);
+            return fault("encoding_name must not be empty");
         }
         Ok(())
-    }
-
-    /// The configuration as a JSON object; enums become strings.
-    pub fn to_dict(&self) -> Value {
-        serde_json::to_value(self).unwrap_or_default()
-    }
-
-    /// Reads a JSON object without validating it; see [`EncoderConfig::validate`].
-    ///
-    /// # Errors
-    /// [`EncoderConfigError::Malformed`] for an unknown key, an unknown family or a value of the
-    /// wrong type.
-    pub fn from_dict(dict: &Value) -> Result<Self, EncoderConfigError> {
-        // Serde would also read the fields from a list; configurations must be objects.
-        let object = dict.as_object().ok_or_else(|| {
-            EncoderConfigError::Malformed(serde::de::Error::custom("must be an object"))
-        })?;
-        Self::deserialize(object).map_err(EncoderConfigError::Malformed)
     }
 }
 
@@ -120,6 +85,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::policy::Dict;
+
+    fn dict(fields: serde_json::Value) -> Dict {
+        serde_json::from_value(fields).unwrap()
+    }
 
     /// A seeded generator, so that a failure can be replayed.
     struct Random(u64);
@@ -171,7 +141,8 @@ mod tests {
 
     #[test]
     fn absent_keys_take_the_defaults() {
-        let config = EncoderConfig::from_dict(&json!({ "encoding_name": "o200k_base" })).unwrap();
+        let config =
+            EncoderConfig::from_dict(&dict(json!({ "encoding_name": "o200k_base" }))).unwrap();
 
         assert_eq!(
             config,
@@ -182,22 +153,22 @@ mod tests {
         );
         assert_eq!(
             EncoderConfig::default().to_dict(),
-            json!({
+            dict(json!({
                 "model_family": "custom", "encoding_name": "cl100k_base", "safety_margin": 1.0,
                 "use_exact_counting": false, "exact_counting_api": null,
-            })
+            }))
         );
     }
 
     #[test]
     fn an_unknown_family_and_an_unknown_key_are_errors_that_name_them() {
-        for (dict, word) in [
+        for (fields, word) in [
             (json!({ "model_family": "mistal" }), "mistal"),
             (json!({ "margin": 1.0 }), "margin"),
             (json!({ "safety_margin": "1.2" }), "1.2"),
-            (json!([]), "must be an object"),
         ] {
-            let error = EncoderConfig::from_dict(&dict).unwrap_err().to_string();
+            let read = EncoderConfig::from_dict(&dict(fields));
+            let error = read.unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
     }

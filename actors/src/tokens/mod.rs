@@ -25,7 +25,7 @@ mod media;
 mod counter;
 mod window;
 
-pub use config::{EncoderConfig, EncoderConfigError};
+pub use config::EncoderConfig;
 pub use counter::{ModelInfo, TokenCounter, count_conversation, count_message, count_text};
 pub use encoder::{DecodeError, Encoder, Encoding};
 pub use family::ModelFamily;

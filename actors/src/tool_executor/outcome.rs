@@ -17,6 +17,9 @@ use super::Observed;
 /// How the run of a tool ended, before its observation is made.
 pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
 
+/// Bytes that the model sees of what a tool returned after its time limit.
+pub(super) const PARTIAL_BYTES_MAX: usize = 16 * 1024;
+
 /// How one attempt ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunResult {
@@ -30,6 +33,8 @@ pub enum RunResult {
     TimedOut {
         /// The time limit of the attempt.
         after: Duration,
+        /// What the tool returned when it was cancelled, at most [`PARTIAL_BYTES_MAX`] bytes of it.
+        partial: Option<String>,
     },
     /// The tool panicked.
     Panicked {
@@ -88,13 +93,17 @@ pub fn outcome(result: RunResult, effect: EffectClass, tool_call_id: &str) -> To
         RunResult::Error(error) => error,
         // Code and message are a fixed contract. The executor's log line carries the timeout in
         // milliseconds.
-        RunResult::TimedOut { .. } => ToolError::new(
-            ToolErrorType::Timeout,
-            format!(
-                "Tool execution exceeded timeout limit{}",
-                if caution.is_empty() { "" } else { "." }
-            ) + caution,
-        ),
+        RunResult::TimedOut { partial, .. } => {
+            let end = if caution.is_empty() { "" } else { "." };
+            let message = format!("Tool execution exceeded timeout limit{end}{caution}");
+            let error = ToolError::new(ToolErrorType::Timeout, message);
+            let mut result = ToolExecutionResult::error(&error, tool_call_id);
+            if let Some(partial) = partial {
+                result.observation += "\nPartial result until then:\n";
+                result.observation += &partial;
+            }
+            return result;
+        }
         RunResult::Panicked { message } => ToolError::new(
             ToolErrorType::InternalError,
             format!("The tool panicked: {message}.{caution}"),
@@ -153,6 +162,7 @@ mod tests {
         let once = outcome(
             RunResult::TimedOut {
                 after: Duration::from_secs(1),
+                partial: None,
             },
             EffectClass::Once,
             "t",
@@ -160,6 +170,7 @@ mod tests {
         let pure = outcome(
             RunResult::TimedOut {
                 after: Duration::from_secs(1),
+                partial: None,
             },
             EffectClass::Pure,
             "t",

@@ -7,7 +7,7 @@ use crate::{
     metrics_collector::Counters,
     ports::{ArtifactStore, Artifacts, Concurrency, Extensions, Progress, ToolContext, ToolOutput},
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
-    tool_executor::outcome::Ended,
+    tool_executor::outcome::{Ended, PARTIAL_BYTES_MAX},
 };
 use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
 
@@ -161,6 +161,10 @@ fn masked(ended: Ended, mask: &dyn Fn(&str) -> String) -> Ended {
         })),
         Err(RunResult::Panicked { message }) => Err(RunResult::Panicked {
             message: mask(&message),
+        }),
+        Err(RunResult::TimedOut { after, partial }) => Err(RunResult::TimedOut {
+            after,
+            partial: partial.map(|text| mask(&text)),
         }),
         Err(other) => Err(other),
     }
@@ -340,9 +344,16 @@ async fn start(
             // token; a tool that ignores the token is dropped with its future after the grace
             // period.
             token.cancel();
-            let _ = timeout(CANCEL_GRACE, &mut call).await;
+            let late = timeout(CANCEL_GRACE, &mut call).await;
             tracing::info!(tool = run.tool.spec().name(), call = %run.key, "Tool execution timed out after {}ms", time.as_millis());
-            return Err(RunResult::TimedOut { after: time });
+            return Err(RunResult::TimedOut {
+                after: time,
+                partial: late
+                    .ok()
+                    .and_then(Result::ok)
+                    .and_then(Result::ok)
+                    .and_then(partial),
+            });
         }
     };
     match ended {
@@ -353,6 +364,17 @@ async fn start(
             message: panic_message(&*panic),
         }),
     }
+}
+
+/// What the model may see of an output that came after the time limit.
+fn partial(output: ToolOutput) -> Option<String> {
+    let mut text = match output {
+        ToolOutput::Text(text) | ToolOutput::Shown { text, .. } => text,
+        ToolOutput::Data(data) => data.to_string(),
+        ToolOutput::Activation(_) => return None, // A skill is active or it is not.
+    };
+    text.truncate(text.floor_char_boundary(PARTIAL_BYTES_MAX));
+    (!text.trim().is_empty()).then_some(text)
 }
 
 /// The message of a panic.

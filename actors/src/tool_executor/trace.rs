@@ -92,7 +92,7 @@ fn words(result: &RunResult) -> String {
     match result {
         RunResult::Output(_) | RunResult::Activation(_) => String::new(),
         RunResult::Error(error) => error.message.chars().take(200).collect(),
-        RunResult::TimedOut { after } => format!("no end after {} ms", after.as_millis()),
+        RunResult::TimedOut { after, .. } => format!("no end after {} ms", after.as_millis()),
         RunResult::Panicked { message } => format!("panicked: {message}"),
         RunResult::Cancelled => "cancelled".into(),
         RunResult::NotBegun => "cancelled before it began".into(),

@@ -78,14 +78,13 @@ pub(super) fn folders(config: &Config) -> Vec<Finding> {
 }
 
 /// Whether `run` and `chat` would refuse the current folder because the session file lies in it.
-/// The default location inside the data folder is not reported.
 pub(super) fn store_place(config: &Config) -> Option<Finding> {
     let Store::Sqlite(path) = &config.store else {
         return None;
     };
     let here = std::env::current_dir().ok()?;
+    overlap(path, &here)?;
     let is_usual = path.parent() == Some(config.data_dir.as_path());
-    overlap(path, &here).filter(|_| !is_usual)?;
     let what = format!(
         "{} lies inside this folder: `run` and `chat` refuse the folder as their workspace",
         path.display()
@@ -93,7 +92,11 @@ pub(super) fn store_place(config: &Config) -> Option<Finding> {
     Some(Finding::warn(
         "store",
         what,
-        "move the file, or work in another folder",
+        match is_usual {
+            // As in the home folder.
+            true => "work in a project's folder, or name one with --workspace",
+            false => "move the file, or work in another folder",
+        },
     ))
 }
 

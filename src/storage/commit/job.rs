@@ -4,6 +4,7 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::Head,
+    policy::Amount,
     ports::{Append, AppendError, Durability, StoreError},
     stream::Open,
 };
@@ -20,6 +21,8 @@ pub(in crate::storage) struct Change {
     pub(in crate::storage) bytes: i64,
     /// The tenant's stored bytes, if they were counted.
     pub(in crate::storage) counted: Option<u64>,
+    /// What the tenant has spent, if that was asked.
+    pub(in crate::storage) spent: Option<Amount>,
 }
 
 impl Change {
@@ -27,7 +30,7 @@ impl Change {
         Self {
             found: true,
             bytes,
-            counted: None,
+            ..Self::default()
         }
     }
 }
@@ -51,6 +54,8 @@ pub(in crate::storage) enum Job {
     Cut(Scope, Head, Open, Answer<()>),
     /// Counts a tenant's stored bytes; changes nothing.
     Count(TenantId, Answer<u64>),
+    /// Adds to what a tenant has spent.
+    Spend(TenantId, Amount, Answer<Option<Amount>>),
     /// Gives a conversation up, in a store of several hosts. No one waits for it.
     #[cfg_attr(
         not(feature = "postgres"),
@@ -69,7 +74,7 @@ impl Job {
             | Self::Empty(scope, ..)
             | Self::Cut(scope, ..)
             | Self::Release(scope) => &scope.tenant,
-            Self::Erase(tenant, _) | Self::Count(tenant, _) => tenant,
+            Self::Erase(tenant, _) | Self::Count(tenant, _) | Self::Spend(tenant, ..) => tenant,
         }
     }
 
@@ -92,7 +97,7 @@ impl Job {
             | Self::Empty(scope, ..)
             | Self::Cut(scope, ..)
             | Self::Release(scope) => Some(scope),
-            Self::Erase(..) | Self::Count(..) => None,
+            Self::Erase(..) | Self::Count(..) | Self::Spend(..) => None,
         }
     }
 
@@ -106,6 +111,7 @@ impl Job {
             | Self::Empty(..)
             | Self::Cut(..)
             | Self::Count(..)
+            | Self::Spend(..)
             | Self::Release(_) => 256,
         }
     }
@@ -118,7 +124,8 @@ impl Job {
             | Self::Erase(..)
             | Self::Empty(..)
             | Self::Cut(..)
-            | Self::Count(..) => true,
+            | Self::Count(..)
+            | Self::Spend(..) => true,
             Self::Snapshot(..) | Self::Release(_) => false,
         }
     }
@@ -137,6 +144,7 @@ impl Job {
             | Self::Snapshot(..)
             | Self::Mark(..)
             | Self::Count(..)
+            | Self::Spend(..)
             | Self::Release(_) => false,
         }
     }
@@ -154,6 +162,9 @@ impl Job {
             | Self::Empty(_, _, answer)
             | Self::Cut(_, _, _, answer) => {
                 drop(answer.send(result.map(drop).map_err(StoreError::from)));
+            }
+            Self::Spend(_, _, answer) => {
+                drop(answer.send(result.map(|change| change.spent).map_err(StoreError::from)));
             }
             Self::Count(_, answer) => drop(
                 answer.send(
@@ -188,6 +199,7 @@ impl Job {
             | Self::Empty(_, _, answer)
             | Self::Cut(_, _, _, answer) => drop(answer.send(Err(unavailable(why)))),
             Self::Count(_, answer) => drop(answer.send(Err(unavailable(why)))),
+            Self::Spend(_, _, answer) => drop(answer.send(Err(unavailable(why)))),
             Self::Release(_) => {}
         }
     }

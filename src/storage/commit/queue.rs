@@ -123,6 +123,7 @@ impl Line {
             | Job::Empty(..)
             | Job::Cut(..)
             | Job::Count(..)
+            | Job::Spend(..)
             | Job::Release(_)) => {
                 self.push(job);
                 Put {
@@ -150,6 +151,7 @@ impl Line {
             | Job::Empty(..)
             | Job::Cut(..)
             | Job::Count(..)
+            | Job::Spend(..)
             | Job::Release(_) => None,
         }
     }
@@ -170,6 +172,7 @@ impl Line {
                 let _ = self.open.remove(&scope.conversation);
             }
             Job::Erase(..) | Job::Count(..) => self.open.clear(),
+            Job::Spend(..) => {} // It and the appends change different rows.
         }
         self.jobs.push_back(job);
     }

@@ -4,6 +4,7 @@
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::Head,
+    policy::Amount,
     stream::Open,
 };
 use tokio_postgres::{
@@ -43,6 +44,7 @@ pub(super) enum Wanted<'a> {
     Empty(&'a Scope, Seq),
     Cut(&'a Scope, Head, Open),
     Count(&'a TenantId),
+    Spend(&'a TenantId, Amount),
 }
 
 impl<'a> Wanted<'a> {
@@ -57,6 +59,7 @@ impl<'a> Wanted<'a> {
             Job::Empty(scope, upto, _) => Self::Empty(scope, *upto),
             Job::Cut(scope, to, open, _) => Self::Cut(scope, *to, *open),
             Job::Count(tenant, _) => Self::Count(tenant),
+            Job::Spend(tenant, amount, _) => Self::Spend(tenant, *amount),
         })
     }
 }
@@ -175,6 +178,7 @@ async fn make(work: &Work<'_>, wanted: Wanted<'_>) -> Made {
         Wanted::Empty(scope, upto) => Ok(Ok(empty(work, scope, upto).await?)),
         Wanted::Cut(scope, to, open) => cut(work, scope, to, open).await,
         Wanted::Count(tenant) => Ok(Ok(count(work, tenant).await?)),
+        Wanted::Spend(tenant, amount) => Ok(Ok(spend(work, tenant, amount).await?)),
     }
 }
 
@@ -196,10 +200,15 @@ async fn erase(work: &Work<'_>, tenant: &TenantId) -> Result<Change, Error> {
     for row in &rows {
         work.remove(row.try_get(0)?).await?;
     }
+    work.run(
+        "DELETE FROM callboard.spending WHERE tenant = $1",
+        &[(&tenant.as_str(), Type::TEXT)],
+    )
+    .await?;
     Ok(Change {
         found: !rows.is_empty(),
-        bytes: 0,
         counted: Some(0),
+        ..Change::default()
     })
 }
 
@@ -213,6 +222,35 @@ async fn count(work: &Work<'_>, tenant: &TenantId) -> Result<Change, Error> {
     let bytes = rows.first().map(|row| row.try_get(0).map(nat));
     Ok(Change {
         counted: bytes.transpose()?,
+        ..Change::default()
+    })
+}
+
+/// Adds to what a tenant has spent. Hosts add about once a second, so its one row is no bottleneck.
+async fn spend(work: &Work<'_>, tenant: &TenantId, amount: Amount) -> Result<Change, Error> {
+    let tenant = tenant.as_str();
+    let rows = if amount == Amount::default() {
+        let sql = "SELECT tokens, micro_usd, wall_ms FROM callboard.spending WHERE tenant = $1";
+        work.run(sql, &[(&tenant, Type::TEXT)]).await?
+    } else {
+        let parameters: &Parameters<'_> = &[
+            (&tenant, Type::TEXT),
+            (&int(amount.tokens), Type::INT8),
+            (&int(amount.micro_usd), Type::INT8),
+            (&int(amount.wall_ms), Type::INT8),
+        ];
+        work.run(include_str!("sql/spend.sql"), parameters).await?
+    };
+    let read = |row: &Row| {
+        Ok::<_, Error>(Amount {
+            tokens: nat(row.try_get(0)?),
+            micro_usd: nat(row.try_get(1)?),
+            wall_ms: nat(row.try_get(2)?),
+        })
+    };
+    let spent = rows.first().map_or_else(|| Ok(Amount::default()), read)?;
+    Ok(Change {
+        spent: Some(spent),
         ..Change::default()
     })
 }

@@ -43,6 +43,7 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
+    policy::Amount,
     ports::{
         Append, BoxFuture, Clock, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError,
     },
@@ -379,6 +380,14 @@ impl SessionBackend for Postgres {
             Some(bytes) => Box::pin(std::future::ready(Ok(bytes))),
             None => self.write(|answer| Job::Count(tenant.clone(), answer)),
         }
+    }
+
+    fn spend<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        amount: Amount,
+    ) -> BoxFuture<'a, Result<Option<Amount>, StoreError>> {
+        self.write(|answer| Job::Spend(tenant.clone(), amount, answer))
     }
 
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {

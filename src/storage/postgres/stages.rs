@@ -82,7 +82,8 @@ pub(super) fn stages(jobs: Vec<Job>) -> Vec<Stage> {
             | Job::Empty(..)
             | Job::Cut(..)
             | Job::Erase(..)
-            | Job::Count(..)) => {
+            | Job::Count(..)
+            | Job::Spend(..)) => {
                 let next = stages.len() + 1;
                 match job.scope() {
                     Some(scope) => drop(conversations.insert(scope.clone(), next)),

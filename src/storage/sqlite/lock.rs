@@ -63,11 +63,7 @@ impl SessionLock {
         let failed = |error: io::Error| LockError::Unavailable {
             message: crate::os_error::words(&error),
         };
-        // Digests, because two ids may exceed the length of a file name. Separate ones, because a
-        // tenant chooses only the second id.
-        let tenant = digest(scope.tenant.as_str().as_bytes());
-        let id = digest(scope.conversation.as_str().as_bytes());
-        let path = super::open::beside(database, &format!("-lock-{tenant:016x}{id:016x}"));
+        let path = place(database, scope);
         for _ in 0..TRIES {
             let file = open(&path).map_err(failed)?;
             match file.try_lock() {
@@ -87,6 +83,25 @@ impl SessionLock {
             conversation: scope.conversation.clone(),
         })
     }
+
+    /// Whether a process holds the lock. Takes it for a moment only where a killed process left its
+    /// file.
+    pub(super) fn is_held(database: &Path, scope: &Scope) -> bool {
+        place(database, scope).exists()
+            && matches!(
+                Self::take(database, scope),
+                Err(LockError::SessionInUse { .. })
+            )
+    }
+}
+
+/// The lock file of a session and its subagents, whose rounds run in the same process.
+fn place(database: &Path, scope: &Scope) -> PathBuf {
+    // Digests, because two ids may exceed the length of a file name. Separate ones, because a
+    // tenant chooses only the second id.
+    let tenant = digest(scope.tenant.as_str().as_bytes());
+    let id = digest(scope.conversation.family().as_str().as_bytes());
+    super::open::beside(database, &format!("-lock-{tenant:016x}{id:016x}"))
 }
 
 fn open(path: &Path) -> io::Result<File> {

@@ -41,6 +41,7 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
+    policy::Amount,
     ports::{Append, BoxFuture, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError},
     stream::Open,
     time::Timestamp,
@@ -187,12 +188,18 @@ impl Sqlite {
         self.read(None, verify::verify).await
     }
 
-    /// Locks a session for this process until the lock is dropped. For interactive programs.
+    /// Locks a session and its subagents for this process until the lock is dropped. For interactive
+    /// programs.
     ///
     /// # Errors
     /// [`LockError::SessionInUse`] when this or another process holds it.
     pub fn lock_session(&self, scope: &Scope) -> Result<SessionLock, LockError> {
         SessionLock::take(&self.path, scope)
+    }
+
+    /// Whether a process that lives has locked a session, or the session whose subagent it is.
+    pub fn is_session_locked(&self, scope: &Scope) -> bool {
+        SessionLock::is_held(&self.path, scope)
     }
 
     fn signal_end(&self) {
@@ -320,6 +327,14 @@ impl SessionBackend for Sqlite {
             Some(bytes) => Box::pin(std::future::ready(Ok(bytes))),
             None => self.write(|answer| Job::Count(tenant.clone(), answer)),
         }
+    }
+
+    fn spend<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        amount: Amount,
+    ) -> BoxFuture<'a, Result<Option<Amount>, StoreError>> {
+        self.write(|answer| Job::Spend(tenant.clone(), amount, answer))
     }
 
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>> {

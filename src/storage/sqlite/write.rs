@@ -4,6 +4,7 @@
 use callboard_actors::{
     ids::{Epoch, Scope, Seq, TenantId},
     journal::Head,
+    policy::Amount,
     ports::Append,
     stream::Open,
 };
@@ -41,6 +42,7 @@ pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<Change, 
         Job::Empty(scope, upto, _) => empty(conn, scope, *upto),
         Job::Cut(scope, to, open, _) => cut(conn, scope, *to, *open),
         Job::Count(tenant, _) => count(conn, tenant),
+        Job::Spend(tenant, amount, _) => spend(conn, tenant, *amount),
         // The file belongs to the processes of one machine, and no conversation to one of them.
         Job::Release(_) => Ok(Change::default()),
     }
@@ -53,6 +55,38 @@ fn count(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
     let bytes = statement.query_row([tenant.as_str()], |row| row.get(0).map(nat))?;
     Ok(Change {
         counted: Some(bytes),
+        ..Change::default()
+    })
+}
+
+/// Adds to what a tenant has spent; a sum stops at the largest number.
+fn spend(conn: &Connection, tenant: &TenantId, amount: Amount) -> Result<Change, WriteError> {
+    if amount != Amount::default() {
+        let sql = "INSERT INTO spending (tenant, tokens, micro_usd, wall_ms) VALUES (?1, ?2, ?3, ?4) \
+                   ON CONFLICT (tenant) DO UPDATE SET \
+                   tokens = tokens + min(excluded.tokens, 9223372036854775807 - tokens), \
+                   micro_usd = micro_usd + min(excluded.micro_usd, 9223372036854775807 - micro_usd), \
+                   wall_ms = wall_ms + min(excluded.wall_ms, 9223372036854775807 - wall_ms)";
+        conn.prepare_cached(sql)?.execute(params![
+            tenant.as_str(),
+            int(amount.tokens),
+            int(amount.micro_usd),
+            int(amount.wall_ms)
+        ])?;
+    }
+    let sql = "SELECT tokens, micro_usd, wall_ms FROM spending WHERE tenant = ?1";
+    let spent = conn
+        .prepare_cached(sql)?
+        .query_row([tenant.as_str()], |row| {
+            Ok(Amount {
+                tokens: nat(row.get(0)?),
+                micro_usd: nat(row.get(1)?),
+                wall_ms: nat(row.get(2)?),
+            })
+        })
+        .optional()?;
+    Ok(Change {
+        spent: Some(spent.unwrap_or_default()),
         ..Change::default()
     })
 }
@@ -210,10 +244,12 @@ fn erase(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
     let rows = conn
         .prepare_cached("DELETE FROM conversation WHERE tenant = ?1")?
         .execute([tenant.as_str()])?;
+    conn.prepare_cached("DELETE FROM spending WHERE tenant = ?1")?
+        .execute([tenant.as_str()])?;
     Ok(Change {
         found: rows > 0,
-        bytes: 0,
         counted: Some(0),
+        ..Change::default()
     })
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Home;
+use super::{Home, Ran};
 use crate::support::model_server::{ModelServer, Reply};
 
 fn findings(out: &str) -> Vec<(String, String, String)> {
@@ -18,6 +18,29 @@ fn findings(out: &str) -> Vec<(String, String, String)> {
         )
     })
     .collect()
+}
+
+#[test]
+fn in_the_home_folder_the_doctor_says_why_run_is_refused_there() {
+    let home = Home::new();
+    let folder = home.path().join("home");
+    let run_in = |args: &[&str]| {
+        let child = home.command_in(&folder, args).spawn().unwrap();
+        Ran::of(args, child)
+    };
+
+    let doctor = run_in(&["doctor", "--json"]).well();
+    let refused = run_in(&["run", "--provider", "offline", "Hello"]);
+
+    let is_said = |(name, state, what): &(String, String, String)| {
+        name == "store" && state == "warn" && what.contains("lies inside this folder")
+    };
+    assert!(findings(&doctor.out).iter().any(is_said), "{doctor:?}");
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    assert!(
+        refused.error().contains("work in a project's folder"),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use serde_json::json;
 
-use super::{Home, Ran, kill, wait_for};
+use super::{Home, Ran, kill, serve::Served, wait_for};
 use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, anthropic_tool};
 
 /// A command that reports that it runs, and then runs for long. Its second word identifies it in
@@ -222,4 +222,44 @@ async fn a_second_process_on_a_session_is_refused() {
         "{}",
         second.err
     );
+}
+
+/// A model may take longer for a call than `serve` waits before it takes up a round.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_serve_beside_a_run_takes_up_the_rounds_of_dead_programs_only() {
+    let home = Home::new();
+    let server = ModelServer::start([Reply::stream().then(Step::Stall)]).await;
+    let url = server.url();
+    let start = |session: &str, asked: usize| {
+        let args = [
+            "run",
+            "--provider",
+            "anthropic",
+            "--base-url",
+            &url,
+            "--session",
+            session,
+            "Speak.",
+        ];
+        let child = home.command(&args).spawn().unwrap();
+        wait_for("the call of the model", || server.requests().len() == asked);
+        child
+    };
+    let mut dead = start("dead", 1);
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    let live = start("live", 2);
+
+    let served = Served::start(&home, &["--provider", "offline"]);
+
+    served.wait_for_log("interrupted rounds resumed: 1\n");
+    kill(live.id(), "INT");
+    let ran = Ran::of(&["run"], live);
+    assert_eq!(ran.code, Some(130), "{ran:?}");
+    let export = home.run(&["sessions", "export", "live"]).well().json();
+    assert_eq!(
+        export["rounds"][0]["stop_reason"], "interrupted",
+        "{export}"
+    );
+    assert_eq!(served.stop().code, Some(0));
 }

@@ -25,6 +25,21 @@ fn an_import_goes_to_the_tenant_that_is_named() {
 }
 
 #[test]
+fn a_quiet_chat_prints_its_answers_only() {
+    let home = Home::new();
+    let ask = |more: &[&str]| {
+        let args = [&["chat", "--provider", "offline"][..], more].concat();
+        home.run_with_input(&args, "Where is the cap?\n").well()
+    };
+
+    let usual = ask(&[]);
+    let quiet = ask(&["-q"]);
+
+    assert!(usual.err.contains("new session"), "{usual:?}");
+    assert_eq!((quiet.err.as_str(), quiet.out), ("", usual.out));
+}
+
+#[test]
 fn a_quiet_run_and_fan_out_print_their_results_only() {
     let home = Home::new();
     let lines = home.path().join("lines");

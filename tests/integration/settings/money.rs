@@ -172,6 +172,30 @@ async fn the_budget_of_a_conversation_survives_a_kill() {
     assert_eq!(model.requests().len(), 2);
 }
 
+/// An answer takes 1,234 tokens.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_budget_of_a_tenant_survives_a_kill_and_its_deleted_conversations() {
+    let model = ModelServer::start([Reply::events(answer())]).await;
+    let mut of = of(&model, "", "tools = []\nbudget = { tokens = 1300 }");
+    let first = of.say("c", "Hi").await;
+    assert_eq!(first.body["stop_reason"], "end_turn", "{first:?}");
+    of.until_stored("SELECT 1 FROM spending WHERE tenant = 'acme' AND tokens = 1234");
+
+    of.restart_after_a_kill();
+    let second = of.say("c", "Hi").await;
+    let gone = of
+        .ask(Method::DELETE, "/v1/conversations/c", json!({}))
+        .await;
+    assert!(gone.status.is_success(), "{gone:?}");
+    of.restart_after_a_kill();
+    let third = of.say("other", "Hi").await;
+
+    for refused in [second, third] {
+        assert_eq!(refused.body["stop_reason"], "budget", "{refused:?}");
+    }
+    assert_eq!(model.requests().len(), 1);
+}
+
 /// Each request for a summary takes 5 tokens and gives 2, at 0.1 and at 0.5 dollars.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cost_of_a_summary_survives_a_kill() {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{Home, Key, Served, answers, configure, provider};
 use crate::{
-    cli::serve::Answer,
+    cli::{serve::Answer, wait_for},
     support::model_server::{ModelServer, Reply, anthropic_call, anthropic_text},
 };
 
@@ -61,6 +61,16 @@ impl Of {
     pub(super) async fn text(&self, path: &str) -> String {
         let key = &self.key.key;
         self.served.text(Method::GET, path, key, None, &[]).await
+    }
+
+    /// Waits until this query of the database returns a row.
+    pub(super) fn until_stored(&self, sql: &str) {
+        let file = self
+            .home
+            .path()
+            .join("home/.local/share/callboard/callboard.db");
+        let database = rusqlite::Connection::open(file).unwrap();
+        wait_for(sql, || database.prepare(sql).unwrap().exists([]).unwrap());
     }
 
     /// Ends the host with SIGKILL and starts it again.

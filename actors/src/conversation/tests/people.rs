@@ -767,6 +767,7 @@ fn tool(rng: &mut Rng, cancelled: bool) -> RunResult {
         62..70 => RunResult::Error(ToolError::failed("wrong")),
         70..82 => RunResult::TimedOut {
             after: Duration::from_secs(1),
+            partial: rng.percent(30).then(|| "half of it".to_owned()),
         },
         82..86 => RunResult::Panicked {
             message: "oh".into(),

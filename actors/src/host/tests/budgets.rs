@@ -742,3 +742,109 @@ async fn a_turn_with_a_tool_goes_to_the_store_four_times_whatever_budgets_there_
         );
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tenants_budget_outlives_its_hosts() {
+    let store = store();
+    let mut ends = Vec::new();
+    for host_number in 0..4 {
+        let model = Arc::new(ScriptedModel::always(
+            Reply::text("ok").usage(usage(900, 100)),
+        ));
+        let host = builder(&model)
+            .shared_sessions(store.clone())
+            .max_tokens(100)
+            .build()
+            .await
+            .unwrap();
+        host.tenant("acme")
+            .set_budget(Budget::default().with_tokens(2100))
+            .unwrap();
+        let talk = host
+            .tenant("acme")
+            .conversation(format!("c-{host_number}").as_str());
+        let end = talk.send("Hi").await.unwrap().outcome().await.unwrap();
+        let spent = host.tenant("acme").spent().unwrap().tokens;
+        ends.push((end.stop_reason, spent));
+        // A host that is killed forgets what was settled since the last second.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        drop(host);
+    }
+
+    assert_eq!(
+        ends,
+        [
+            (StopReason::EndTurn, 1000),
+            (StopReason::EndTurn, 2000),
+            (StopReason::Budget, 2000),
+            (StopReason::Budget, 2000)
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_of_one_store_share_a_tenants_budget_within_a_second() {
+    let store = store();
+    let mut hosts = Vec::new();
+    for _ in 0..2 {
+        let model = Arc::new(ScriptedModel::always(
+            Reply::text("ok").usage(usage(900, 100)),
+        ));
+        let host = builder(&model)
+            .shared_sessions(store.clone())
+            .max_tokens(100)
+            .build()
+            .await
+            .unwrap();
+        host.tenant("acme")
+            .set_budget(Budget::default().with_tokens(3050))
+            .unwrap();
+        hosts.push(host);
+    }
+    let mut ends = Vec::new();
+    for _ in 0..4 {
+        for (number, host) in hosts.iter().enumerate() {
+            let id = format!("c-{number}");
+            let talk = host.tenant("acme").conversation(id.as_str());
+            let end = talk.send("Hi").await.unwrap().outcome().await.unwrap();
+            ends.push(end.stop_reason);
+            tokio::time::sleep(Duration::from_millis(1100)).await;
+        }
+    }
+
+    let done = ends.iter().filter(|end| **end == StopReason::EndTurn);
+    // Alone, each would have room for three. The last is begun by a host that was idle.
+    assert_eq!(done.count(), 4, "{ends:?}");
+    assert!(
+        ends[4..].iter().all(|end| *end == StopReason::Budget),
+        "{ends:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_erased_tenant_begins_with_its_whole_budget() {
+    let store = store();
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("ok").usage(usage(900, 100)),
+    ));
+    let host = builder(&model)
+        .shared_sessions(store.clone())
+        .max_tokens(100)
+        .build()
+        .await
+        .unwrap();
+    let acme = host.tenant("acme");
+    acme.set_budget(Budget::default().with_tokens(1050))
+        .unwrap();
+    let say = async || {
+        let mut sent = acme.conversation("c").send("Hi").await.unwrap();
+        sent.outcome().await.unwrap().stop_reason
+    };
+    assert_eq!(say().await, StopReason::EndTurn);
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(say().await, StopReason::Budget);
+
+    acme.erase().await.unwrap();
+
+    assert_eq!(say().await, StopReason::EndTurn);
+}

@@ -295,6 +295,34 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_tool_returns_when_its_time_is_over_is_shown_below_the_error() {
+    let (tool, _) = probe("look", EffectClass::Once, |context| async move {
+        context.cancel.cancelled().await;
+        Ok("the first half".into())
+    });
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("look", &json!({})),
+        Reply::text("done"),
+    ]));
+    let host = builder(&model).tools([tool]).build().await.unwrap();
+
+    conversation(&host)
+        .send("go")
+        .await
+        .unwrap()
+        .outcome()
+        .await
+        .unwrap();
+
+    let result = &last_results(&model)[0];
+    assert!(
+        result.contains("Error Code: TIMEOUT")
+            && result.ends_with("\nPartial result until then:\nthe first half"),
+        "{result}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_once_call_starts_again_only_if_it_says_it_was_not_started() {
     let (tool, starts) = probe("tool", EffectClass::Once, |context| async move {
         let busy = ToolError::new(ToolErrorType::ResourceError, "busy");

@@ -27,7 +27,8 @@ use lists::{
 pub use owners::{TwoHosts, session_owners};
 use shortened::{
     a_cut_journal_ends_there_and_goes_on, a_deleted_conversation_is_unknown_again,
-    emptied_entries_keep_their_places_and_nothing_else, stored_bytes_follow_every_change,
+    emptied_entries_keep_their_places_and_nothing_else,
+    spending_is_summed_for_each_tenant_until_it_is_erased, stored_bytes_follow_every_change,
 };
 
 /// Longer than any store takes to answer.
@@ -52,6 +53,7 @@ pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     a_doubtful_snapshot_is_ignored(&*make().await).await;
     a_deleted_conversation_is_unknown_again(&*make().await).await;
     stored_bytes_follow_every_change(&*make().await).await;
+    spending_is_summed_for_each_tenant_until_it_is_erased(&*make().await).await;
     emptied_entries_keep_their_places_and_nothing_else(&*make().await).await;
     a_cut_journal_ends_there_and_goes_on(&*make().await).await;
     lists_leave_out_subagents_unless_they_are_asked_for(&*make().await).await;

@@ -13,6 +13,7 @@ use crate::{
     ids::{Scope, Seq, TenantId},
     journal::{Entry, EntryBody, Head, Loaded, StoredEntry},
     memory::MemorySessions,
+    policy::Amount,
     ports::{
         Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
     },
@@ -350,6 +351,17 @@ impl SessionBackend for ProcessStore {
         Box::pin(async move {
             self.read("stored bytes").await?;
             self.inner().stored_bytes(tenant).await
+        })
+    }
+
+    fn spend<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        amount: Amount,
+    ) -> BoxFuture<'a, Result<Option<Amount>, StoreError>> {
+        Box::pin(async move {
+            self.read("spending").await?;
+            self.inner().spend(tenant, amount).await
         })
     }
 

@@ -4,6 +4,7 @@ use super::{conflict, entries, entry, head, scope, write, write_open};
 use crate::{
     ids::Seq,
     journal::{Head, Loaded, StoredEntry},
+    policy::Amount,
     ports::{ListQuery, SessionBackend, StoreError},
     stream::Open,
 };
@@ -220,4 +221,45 @@ pub(super) async fn a_cut_journal_ends_there_and_goes_on(store: &dyn SessionBack
         store.cut(&scope, Head::default(), Open::None).await,
         Err(StoreError::NotFound)
     );
+}
+
+/// A store that keeps no sums says so each time.
+pub(super) async fn spending_is_summed_for_each_tenant_until_it_is_erased(
+    store: &dyn SessionBackend,
+) {
+    let (one, other) = (scope("t", "one").tenant, scope("u", "one").tenant);
+    let amount = |tokens, micro_usd, wall_ms| Amount {
+        tokens,
+        micro_usd,
+        wall_ms,
+    };
+    if store
+        .spend(&one, Amount::default())
+        .await
+        .unwrap()
+        .is_none()
+    {
+        let again = store.spend(&one, amount(1, 1, 1)).await.unwrap();
+        assert_eq!(again, None);
+        return;
+    }
+    let spend = async |tenant, amount| store.spend(tenant, amount).await.unwrap().unwrap();
+
+    assert_eq!(spend(&one, amount(1, 2, 3)).await, amount(1, 2, 3));
+    assert_eq!(spend(&other, amount(10, 0, 0)).await, amount(10, 0, 0));
+    assert_eq!(spend(&one, amount(4, 5, 0)).await, amount(5, 7, 3));
+    let read = spend(&one, Amount::default()).await;
+    assert_eq!(read, amount(5, 7, 3), "nothing is added by a read");
+
+    spend(&one, amount(u64::MAX, 0, 0)).await;
+    let full = spend(&one, amount(1, 1, 1)).await;
+    assert!(
+        full.tokens >= i64::MAX as u64,
+        "a sum never wraps: {full:?}"
+    );
+    assert_eq!((full.micro_usd, full.wall_ms), (8, 4));
+
+    store.erase(&one).await.unwrap();
+    assert_eq!(spend(&one, Amount::default()).await, Amount::default());
+    assert_eq!(spend(&other, Amount::default()).await, amount(10, 0, 0));
 }
