@@ -25,6 +25,7 @@ mod guarded;
 mod http;
 mod paced;
 mod resources;
+mod handshake;
 mod connection;
 mod server;
 mod pool;
@@ -39,8 +40,8 @@ use callboard_actors::{
 use futures_util::future::join_all;
 
 pub use config::{McpServerConfig, McpTransport, Trust, WORKSPACE_FOLDER};
-pub use connection::Era;
 pub use file::{McpFileError, read_file};
+pub use handshake::Era;
 pub use http::{HttpClients, HttpTarget};
 pub use name::tool_name;
 pub use pins::{FilePins, MemoryPins, PinError, PinSet, Pins};

@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     backoff::Backoff,
     config::McpServerConfig,
-    connection::{Connection, Era, Lease, Listed},
+    connection::{Connection, Lease, Listed},
+    handshake::Era,
     resources::McpResources,
 };
 use crate::mask::Masker;

@@ -445,10 +445,10 @@ mod tests {
 
         let paused = Paused::below([pid].into_iter());
         while states() != *b"TT" {} // a signal takes effect with a delay
-        assert_eq!(
-            Buffer::default().state(pid),
-            Some(b'S'),
-            "the root itself goes on"
+        let root_state = Buffer::default().state(pid); // asleep, or still on its way there
+        assert!(
+            matches!(root_state, Some(b'S' | b'R')),
+            "the root itself goes on: {root_state:?}"
         );
         drop(paused);
 
