@@ -81,6 +81,8 @@ pub(super) fn routes() -> (Router<App>, Bytes) {
         .routes(routes!(admin::drain))
         .routes(routes!(openai::chat))
         .routes(routes!(openai::models))
+        .routes(routes!(openai::responses::create))
+        .routes(routes!(openai::responses::delete))
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));

@@ -141,7 +141,7 @@ async fn weather_model() -> ModelServer {
         let is_offered = tools.into_iter().any(|tool| tool["name"] == "weather")
             && request["tool_choice"]["type"] != "none";
         Reply::events(match result {
-            Some(text) => anthropic_text(&format!("I am told: {text}")),
+            Some(text) => anthropic_text(&format!("The tool says: {text}")),
             None if is_offered => anthropic_tool("weather", &json!({ "city": "Oslo" })),
             None => anthropic_text("I cannot know."),
         })
@@ -174,6 +174,85 @@ async fn python_with_tools(test: &str, name: &'static str, package: &str, promis
 async fn the_official_openai_client_brings_its_tools() {
     let name = "the_official_openai_client_brings_its_tools";
     python_with_tools(name, "openai_tools.py", "openai", 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_openai_client_is_served_responses() {
+    let name = "the_official_openai_client_is_served_responses";
+    python_with_tools(name, "openai_responses.py", "openai", 7).await;
+}
+
+/// A model that writes a file with the tool of Codex that runs commands, and is done when it has the
+/// result.
+async fn codex_model() -> ModelServer {
+    ModelServer::answering(|request| {
+        let messages = request["messages"].as_array().unwrap();
+        let has_result = messages.iter().any(|message| {
+            let blocks = message["content"].as_array().into_iter().flatten();
+            blocks
+                .into_iter()
+                .any(|block| block["type"] == "tool_result")
+        });
+        let command = "printf 'written by codex' > notes.txt";
+        Reply::events(match has_result {
+            false => anthropic_tool("exec_command", &json!({ "cmd": command })),
+            true => anthropic_text("It is written."),
+        })
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn codex_edits_a_file_in_a_folder() {
+    let name = "codex_edits_a_file_in_a_folder";
+    let codex = packages().join("node_modules/.bin/codex");
+    if !codex.is_file() || !is_there("node") {
+        return skipped(name, "node or `@openai/codex` is not in target/clients");
+    }
+    let model = codex_model().await;
+    let provider = format!(
+        "kind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"",
+        model.url()
+    );
+    let run = move || {
+        let (serve, folder) = serve(&provider);
+        let work = folder.path().join("work");
+        let home = folder.path().join("codex");
+        std::fs::create_dir(&work).unwrap();
+        std::fs::create_dir(&home).unwrap();
+        let provider = format!(
+            "model_providers.callboard={{name=\"callboard\",base_url=\"{}/openai/v1\",env_key=\"CALLBOARD_TEST_KEY\",wire_api=\"responses\"}}",
+            serve.1
+        );
+        // Codex's own sandbox needs rights that a container may not give.
+        let output = Command::new("timeout")
+            .arg("120")
+            .arg(&codex)
+            .args(["exec", "--skip-git-repo-check", "-s", "danger-full-access"])
+            .args([
+                "-m",
+                "default",
+                "-c",
+                "model_provider=\"callboard\"",
+                "-c",
+                &provider,
+            ])
+            .arg("Write notes.txt.")
+            .current_dir(&work)
+            .env("CODEX_HOME", &home)
+            .env("HOME", &home)
+            .env("CALLBOARD_TEST_KEY", KEY)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}\n{log}");
+        assert!(said.contains("It is written."), "{said}\n{log}");
+        std::fs::read_to_string(work.join("notes.txt")).unwrap()
+    };
+    let written = tokio::task::spawn_blocking(run).await.unwrap();
+    assert_eq!(written, "written by codex");
 }
 
 #[tokio::test(flavor = "multi_thread")]

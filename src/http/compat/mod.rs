@@ -36,10 +36,20 @@ use super::{
     shared::{App, Watching, scope},
 };
 
+/// The conversation that a call belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// A temporary one.
+    Nothing,
+    /// This one; the messages are its whole history.
+    Whole(String),
+    /// This one, which is known; the messages are only what is new.
+    Follows(String),
+}
+
 /// One call of a client.
 pub(super) struct Ask {
-    /// The conversation that it belongs to; `None` for a temporary one.
-    pub(super) bound: Option<String>,
+    pub(super) bound: Bound,
     pub(super) transcript: Transcript,
     /// Tools that the client runs.
     pub(super) tools: Vec<ToolDefinition>,
@@ -72,8 +82,12 @@ impl Call {
             true => Some(app.watch(tenant)?),
             false => None,
         };
-        let is_stateless = ask.bound.is_none();
-        let scope = scope(tenant, &ask.bound.clone().unwrap_or_else(stateless_id))?;
+        let is_stateless = ask.bound == Bound::Nothing;
+        let follows = matches!(ask.bound, Bound::Follows(_));
+        let scope = match ask.bound {
+            Bound::Nothing => scope(tenant, &stateless_id())?,
+            Bound::Whole(id) | Bound::Follows(id) => scope(tenant, &id)?,
+        };
         let conversation = app.conversation(&scope);
         // From here on, dropping this future (the client left) interrupts the round, or erases the
         // temporary conversation.
@@ -89,7 +103,10 @@ impl Call {
             (conversation.watch(round)?, awaited)
         } else {
             let send = match is_known {
-                true => next_prompt(app, &scope, &conversation, &ask.transcript).await?,
+                true => {
+                    give_up(app, &scope, &conversation).await?;
+                    next_prompt(&conversation, ask.transcript, follows).await?
+                }
                 false => begin(app, tenant, &conversation, ask.transcript).await?,
             };
             let mut send = send.parameters(ask.parameters);
@@ -174,19 +191,34 @@ async fn round_of(conversation: &ConversationHandle) -> Result<RoundId, Problem>
     Ok(last.round_id)
 }
 
-/// The prompt for a conversation that has entries: what follows its history. A round that still
-/// waits for its client's tools has been given up by this client, and is ended.
-async fn next_prompt(
+/// Ends a round that waits for its client's tools: the client sends something else.
+async fn give_up(
     app: &App,
     scope: &Scope,
     conversation: &ConversationHandle,
-    transcript: &Transcript,
-) -> Result<SendPrompt, Problem> {
+) -> Result<(), Problem> {
     let state = conversation.state().await?;
     if let Some(round) = state.round.filter(|round| round.waits_for_client()) {
         app.host.tenant(&scope.tenant).check_open()?;
         conversation.interrupt().await?;
         let _ = conversation.watch(round.id)?.outcome().await;
+    }
+    Ok(())
+}
+
+/// The prompt for a conversation that has entries: what follows its history.
+async fn next_prompt(
+    conversation: &ConversationHandle,
+    transcript: Transcript,
+    follows: bool,
+) -> Result<SendPrompt, Problem> {
+    if follows {
+        let Begin { history, prompt } = transcript.begin()?;
+        let prompt = prompt.filter(|_| history.is_empty()).ok_or_else(|| {
+            let detail = "must be results of open calls, or messages of the user";
+            Problem::invalid("/input", detail)
+        })?;
+        return Ok(conversation.send(Prompt::blocks(prompt)));
     }
     let rounds = conversation.rounds().await?;
     let rounds: Vec<(String, Option<String>)> = rounds
@@ -194,7 +226,7 @@ async fn next_prompt(
         .filter(|round| round.is_over())
         .map(|round| (round.user_message, round.final_answer))
         .collect();
-    let blocks = after(&rounds, transcript).ok_or_else(differs)?;
+    let blocks = after(&rounds, &transcript).ok_or_else(differs)?;
     Ok(conversation.send(Prompt::blocks(blocks)))
 }
 

@@ -2,6 +2,7 @@
 //! [`compat`](super::compat).
 
 mod convert;
+pub(super) mod responses;
 mod stream;
 mod wire;
 
@@ -11,7 +12,7 @@ use axum::{
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
-use callboard_actors::{chat::RawJson, ports::Clock as _, stream::StopReason};
+use callboard_actors::{chat::RawJson, ids::TenantId, ports::Clock as _, stream::StopReason};
 
 use self::{
     convert::{tool_choice, tools, transcript, unsupported},
@@ -24,7 +25,7 @@ use self::{
 use super::{
     auth::Caller,
     body::Messages,
-    compat::{Ask, Call, Ended, respond},
+    compat::{Ask, Bound, Call, Ended, respond},
     error::Problem,
     routes::single_header,
     shared::App,
@@ -41,6 +42,7 @@ const DEFAULT_MODEL: &str = "default";
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn fuzz(data: &[u8]) {
     let _ = serde_json::from_slice::<ChatRequest>(data);
+    responses::fuzz(data);
 }
 
 /// Creates a chat completion.
@@ -61,18 +63,11 @@ pub(super) async fn chat(
     headers: HeaderMap,
     Messages(request): Messages<ChatRequest>,
 ) -> Result<Response, Problem> {
-    let model = app.host.setup_of(&tenant).model.clone();
-    if request.model != *model && request.model != DEFAULT_MODEL {
-        return Err(Problem::new(
-            StatusCode::NOT_FOUND,
-            "model_not_found",
-            "there is no such model; see GET /openai/v1/models",
-        )
-        .at("/model"));
-    }
+    let model = check_model(&app, &tenant, &request.model)?;
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
     let metadata = request.metadata.as_ref();
     let bound = named.or_else(|| metadata?.conversation_id.clone());
+    let bound = bound.map_or(Bound::Nothing, Bound::Whole);
     let streams = request.stream.unwrap_or_default();
     let ask = Ask {
         bound,
@@ -86,7 +81,6 @@ pub(super) async fn chat(
     let call = Call::begin(&app, &tenant, ask).await?;
     let id = format!("chatcmpl-{}", call.round_id());
     let created = SystemClock.now().0 / 1000;
-    let model = model.to_string();
     if streams {
         let include_usage = request.stream_options.unwrap_or_default().include_usage;
         let streamed = Streamed {
@@ -121,6 +115,16 @@ pub(super) async fn chat(
         usage: ended.usage.into(),
     };
     Ok(Json(answer).into_response())
+}
+
+/// The tenant's model, if a request names it or its alias.
+fn check_model(app: &App, tenant: &TenantId, asked: &str) -> Result<String, Problem> {
+    let model = app.host.setup_of(tenant).model.to_string();
+    if asked == model || asked == DEFAULT_MODEL {
+        return Ok(model);
+    }
+    let detail = "there is no such model; see GET /openai/v1/models";
+    Err(Problem::new(StatusCode::NOT_FOUND, "model_not_found", detail).at("/model"))
 }
 
 /// Lists the models: the tenant's configured model, and its alias `default`.

@@ -6,6 +6,7 @@ use super::*;
 
 /// The served routes of the public API.
 const ROUTES: &[&str] = &[
+    "DELETE /openai/v1/responses/{response_id}",
     "DELETE /v1/admin/tenants/{tenant}",
     "DELETE /v1/admin/tenants/{tenant}/data",
     "DELETE /v1/conversations/{id}",
@@ -29,6 +30,7 @@ const ROUTES: &[&str] = &[
     "GET /v1/fanouts/{name}",
     "GET /v1/metrics",
     "POST /openai/v1/chat/completions",
+    "POST /openai/v1/responses",
     "POST /v1/admin/drain",
     "POST /v1/admin/reload",
     "POST /v1/admin/tenants/{tenant}/keys",

@@ -95,6 +95,7 @@ fn content(path: &str, turn: usize) -> Value {
         "tool_results" => json!({"results": [{"tool_call_id": "call", "content": "yes"}]}),
         "rewind" => json!({"to": "00000000-0000-4000-8000-000000000001"}),
         "fork" => json!({"conversation_id": format!("copy-{turn}")}),
+        "responses" => json!({"model": "default", "input": "hello", "store": false}),
         "completions" => {
             json!({"model": "default", "messages": [{"role": "user", "content": "hello"}]})
         }
@@ -107,6 +108,7 @@ async fn status(server: &Server, method: &str, path: &str, key: Option<&str>, tu
         .replace("{id}", "mine")
         .replace("{tenant}", "acme")
         .replace("{tool_call_id}", "call")
+        .replace("{response_id}", "resp_none")
         .replace("{name}", "skill")
         .replace("{artifact_id}", &"a".repeat(64));
     assert!(

@@ -1,0 +1,215 @@
+//! Converts the items and tools of a request into the form that the compatible APIs share. Pure.
+
+use callboard_actors::chat::{
+    ContentBlock, ToolDefinition, ToolResultBlock, ToolResultContent, ToolUseBlock,
+};
+use serde_json::Value;
+
+use super::{
+    super::convert::{arguments, image, schema_of, unsupported},
+    wire::{Input, ResponseRequest},
+};
+use crate::http::{
+    compat::{Speaker, Transcript, Turn},
+    error::Problem,
+};
+
+/// Checks and converts a request's input.
+pub(super) fn transcript(request: &ResponseRequest) -> Result<Transcript, Problem> {
+    let mut instructions: Vec<String> = request.instructions.iter().cloned().collect();
+    let mut turns: Vec<Turn> = Vec::new();
+    match &request.input {
+        Input::Text(text) => turns.push(Turn {
+            speaker: Speaker::User,
+            blocks: vec![ContentBlock::text(text.as_str())],
+        }),
+        Input::Items(items) => {
+            for (index, item) in items.iter().enumerate() {
+                take(index, item, &mut instructions, &mut turns)?;
+            }
+        }
+    }
+    let instructions: Vec<String> = instructions
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
+    let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
+    Transcript {
+        instructions,
+        turns,
+    }
+    .checked("/input")
+}
+
+fn take(
+    index: usize,
+    item: &Value,
+    instructions: &mut Vec<String>,
+    turns: &mut Vec<Turn>,
+) -> Result<(), Problem> {
+    let at = |field: &str| format!("/input/{index}/{field}");
+    let text = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
+    let turn = match (item["type"].as_str(), item["role"].as_str()) {
+        (None | Some("message"), Some(role @ ("system" | "developer"))) => {
+            let _ = role;
+            let blocks = content(&item["content"], &at("content"))?;
+            let texts = blocks.iter().filter_map(ContentBlock::as_text);
+            instructions.extend(texts.map(str::to_owned));
+            return Ok(());
+        }
+        (None | Some("message"), Some("user")) => Turn {
+            speaker: Speaker::User,
+            blocks: content(&item["content"], &at("content"))?,
+        },
+        (None | Some("message"), Some("assistant")) => Turn {
+            speaker: Speaker::Model,
+            blocks: content(&item["content"], &at("content"))?,
+        },
+        (Some("function_call"), _) => Turn {
+            speaker: Speaker::Model,
+            blocks: vec![ContentBlock::ToolUse(ToolUseBlock {
+                id: text("call_id"),
+                name: text("name"),
+                input: arguments(&text("arguments")),
+            })],
+        },
+        (Some("function_call_output"), _) => {
+            let output = match item["output"].as_str() {
+                Some(output) => output.to_owned(),
+                None => {
+                    let blocks = content(&item["output"], &at("output"))?;
+                    let texts: Vec<&str> =
+                        blocks.iter().filter_map(ContentBlock::as_text).collect();
+                    texts.join("\n")
+                }
+            };
+            Turn {
+                speaker: Speaker::Tools,
+                blocks: vec![ContentBlock::ToolResult(ToolResultBlock {
+                    tool_use_id: text("call_id"),
+                    content: ToolResultContent::Text(output),
+                    is_error: false,
+                })],
+            }
+        }
+        // What a model thought elsewhere cannot be signed again.
+        (Some("reasoning"), _) => return Ok(()),
+        _ => {
+            return Err(unsupported(
+                at("type"),
+                "an item is a `message`, a `function_call` or a `function_call_output`",
+            ));
+        }
+    };
+    turns.push(turn);
+    Ok(())
+}
+
+/// The content of a message: a text, or parts.
+fn content(value: &Value, pointer: &str) -> Result<Vec<ContentBlock>, Problem> {
+    if let Some(text) = value.as_str() {
+        return Ok(vec![ContentBlock::text(text)]);
+    }
+    let parts = value
+        .as_array()
+        .filter(|parts| !parts.is_empty())
+        .ok_or_else(|| unsupported(pointer, "must be a text or a list of parts"))?;
+    let block = |(index, part): (usize, &Value)| {
+        let block = match part["type"].as_str() {
+            Some("input_text" | "output_text" | "text") => {
+                part["text"].as_str().map(ContentBlock::text)
+            }
+            Some("refusal") => part["refusal"].as_str().map(ContentBlock::text),
+            Some("input_image") => part["image_url"].as_str().and_then(image),
+            _ => None,
+        };
+        let detail = "a part is an `input_text`, or an `input_image` with a data: or https: URL";
+        block.ok_or_else(|| unsupported(format!("{pointer}/{index}"), detail))
+    };
+    parts.iter().enumerate().map(block).collect()
+}
+
+/// The functions among the tools. Tools that OpenAI's servers run are left out if the client lets
+/// the model choose: the model is not offered them, and calls none.
+pub(super) fn tools(tools: &[Value]) -> Result<Vec<ToolDefinition>, Problem> {
+    let function = |(index, tool): (usize, &Value)| match tool["name"].as_str() {
+        Some(name) => Ok(ToolDefinition {
+            name: name.to_owned(),
+            description: tool["description"].as_str().unwrap_or_default().to_owned(),
+            input_schema: schema_of(tool.get("parameters")),
+        }),
+        None => Err(unsupported(format!("/tools/{index}/name"), "is required")),
+    };
+    tools
+        .iter()
+        .enumerate()
+        .filter(|(_, tool)| tool["type"] == "function")
+        .map(function)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn converted(input: Value) -> Result<Transcript, (u16, Option<String>)> {
+        let request = json!({ "model": "m", "instructions": "Be brief.", "input": input });
+        let request: ResponseRequest = serde_json::from_value(request).unwrap();
+        transcript(&request).map_err(|problem| (problem.status, problem.pointer))
+    }
+
+    #[test]
+    fn items_become_turns_in_order() {
+        let transcript = converted(json!([
+            { "role": "developer", "content": "Be kind." },
+            { "type": "message", "role": "user", "content": [{ "type": "input_text", "text": "hi" }] },
+            { "type": "reasoning", "summary": [] },
+            { "type": "function_call", "call_id": "t1", "name": "f", "arguments": "{\"a\":1}" },
+            { "type": "function_call_output", "call_id": "t1", "output": "yes" },
+        ]))
+        .unwrap();
+
+        assert_eq!(
+            transcript.instructions.as_deref(),
+            Some("Be brief.\n\nBe kind.")
+        );
+        let speakers: Vec<Speaker> = transcript.turns.iter().map(|turn| turn.speaker).collect();
+        assert_eq!(speakers, [Speaker::User, Speaker::Model, Speaker::Tools]);
+        assert_eq!(
+            serde_json::to_value(&transcript.turns[1].blocks).unwrap(),
+            json!([{ "type": "tool_use", "id": "t1", "name": "f", "input": { "a": 1 } }])
+        );
+    }
+
+    #[test]
+    fn an_item_that_is_not_supported_is_reported_with_its_pointer() {
+        for (input, pointer) in [
+            (json!([]), "/input"),
+            (json!([{ "role": "assistant", "content": "a" }]), "/input"),
+            (json!([{ "type": "web_search_call" }]), "/input/0/type"),
+            (
+                json!([{ "role": "user", "content": [] }]),
+                "/input/0/content",
+            ),
+            (
+                json!([{ "role": "user", "content": [{ "type": "input_audio" }] }]),
+                "/input/0/content/0",
+            ),
+        ] {
+            assert_eq!(converted(input), Err((422, Some(pointer.to_owned()))));
+        }
+    }
+
+    #[test]
+    fn functions_are_taken_and_tools_of_openais_servers_are_left_out() {
+        let function = json!({ "type": "function", "name": "f", "parameters": null });
+        let offered = tools(&[json!({ "type": "web_search" }), function]).unwrap();
+
+        assert_eq!(offered.len(), 1);
+        assert_eq!(offered[0].name, "f");
+        let nameless = tools(&[json!({ "type": "function" })]).unwrap_err();
+        assert_eq!(nameless.pointer.as_deref(), Some("/tools/0/name"));
+    }
+}

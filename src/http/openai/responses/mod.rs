@@ -1,0 +1,275 @@
+//! OpenAI's Responses. A response is a call as [`compat`](crate::http::compat) has it. A stored one
+//! keeps its conversation, which the next response continues.
+
+mod items;
+mod stream;
+mod wire;
+
+use axum::{
+    Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    chat::RawJson,
+    ids::{RoundId, TenantId},
+    ports::{Clock as _, Entropy as _},
+    stream::StopReason,
+};
+use serde_json::{Value, json};
+
+use self::{
+    items::{tools, transcript},
+    stream::{Events, item_id},
+    wire::{Incomplete, Item, ResponseError, ResponseRequest, ResponseShown},
+};
+use super::{
+    check_model,
+    convert::{tool_choice, unsupported},
+};
+use crate::{
+    clock::{SystemClock, SystemEntropy},
+    http::{
+        auth::Caller,
+        body::Messages,
+        compat::{Ask, Bound, Call, Ended, respond},
+        error::Problem,
+        routes::Path,
+        shared::App,
+    },
+};
+
+/// Prefix of the conversations of stored responses; random hex digits follow.
+const STORED: &str = "resp-";
+
+/// Any request is parsed and converted or refused.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn fuzz(data: &[u8]) {
+    if let Ok(request) = serde_json::from_slice::<ResponseRequest>(data) {
+        let _ = transcript(&request);
+        let _ = tools(request.tools.as_deref().unwrap_or_default());
+    }
+}
+
+/// Creates a response.
+///
+/// `input` is the whole history, or with `previous_response_id` what follows that response. The
+/// model may call the client's functions beside the host's own tools: the output then has
+/// `function_call` items, and the next request brings their `function_call_output`. With `store`,
+/// the default, the response is kept until it is deleted, and others can follow it. A client that
+/// disconnects cancels the response.
+#[utoipa::path(
+    post, path = "/openai/v1/responses", tag = "openai", request_body = ResponseRequest,
+    responses((status = 200, description = "The response; with `stream`, its events", body = ResponseShown)),
+)]
+pub(in crate::http) async fn create(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Messages(request): Messages<ResponseRequest>,
+) -> Result<Response, Problem> {
+    let model = check_model(&app, &tenant, &request.model)?;
+    if request.background == Some(true) {
+        let detail = "a response in the background is not supported; POST /v1/conversations/{id}/messages takes `Prefer: respond-async`";
+        return Err(unsupported("/background", detail));
+    }
+    let store = request.store.unwrap_or(true);
+    let bound = match &request.previous_response_id {
+        Some(previous) => Bound::Follows(followed(&app, &tenant, previous).await?),
+        None if store => Bound::Whole(stored_id()),
+        None => Bound::Nothing,
+    };
+    let conversation = match &bound {
+        Bound::Follows(id) | Bound::Whole(id) => id.strip_prefix(STORED).map(str::to_owned),
+        Bound::Nothing => None,
+    };
+    let streams = request.stream.unwrap_or_default();
+    let functions = tools(request.tools.as_deref().unwrap_or_default())?;
+    let ask = Ask {
+        bound,
+        transcript: transcript(&request)?,
+        tools: functions,
+        choice: tool_choice(request.tool_choice.as_ref())?,
+        schema: schema(&request)?,
+        parameters: request.parameters(),
+        streams,
+    };
+    let call = Call::begin(&app, &tenant, ask).await?;
+    let round = call.round_id();
+    // A round that waits for its client has several responses.
+    let [a, b, c, d, ..] = SystemEntropy.bytes();
+    let part = u32::from_be_bytes([a, b, c, d]);
+    let id = match conversation {
+        Some(digits) => format!("resp_{digits}_{round}_{part:08x}"),
+        None => format!("resp_{round}_{part:08x}"),
+    };
+    let mut response = begun(id, model, store, request);
+    if streams {
+        return Ok(respond(&app, call, Events::new(response)));
+    }
+    let ended = call.end(&app).await?;
+    let is_silent = ended.text.is_empty();
+    if !is_silent {
+        let id = item_id("msg", &response, 0);
+        response.output.push(Item::message(&id, Some(&ended.text)));
+    }
+    for tool_use in &ended.calls {
+        let id = item_id("fc", &response, response.output.len());
+        response.output.push(Item::call(&id, tool_use, true));
+    }
+    ended_as(&mut response, &ended);
+    Ok(Json(response).into_response())
+}
+
+/// Deletes a stored response, with all responses of its conversation.
+#[utoipa::path(
+    delete, path = "/openai/v1/responses/{response_id}", tag = "openai",
+    params(("response_id" = String, Path, description = "The id of a stored response")),
+    responses((status = 200, description = "It is deleted")),
+)]
+pub(in crate::http) async fn delete(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let (conversation, _) = parsed(&id).ok_or_else(|| Problem::not_found("response"))?;
+    let known = app.known(&tenant, &conversation).await;
+    let (_, conversation) = known.map_err(not_found)?;
+    conversation.delete().await?;
+    Ok(Json(
+        json!({ "id": id, "object": "response", "deleted": true }),
+    ))
+}
+
+/// The response before its end.
+fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> ResponseShown {
+    let text = request
+        .text
+        .unwrap_or_else(|| json!({ "format": { "type": "text" } }));
+    let offered = request.tools.unwrap_or_default().into_iter();
+    ResponseShown {
+        id,
+        object: "response",
+        created_at: SystemClock.now().0 / 1000,
+        status: "in_progress",
+        error: None,
+        incomplete_details: None,
+        instructions: request.instructions,
+        max_output_tokens: request.max_output_tokens,
+        model,
+        output: Vec::new(),
+        parallel_tool_calls: true,
+        previous_response_id: request.previous_response_id,
+        reasoning: request
+            .reasoning
+            .unwrap_or_else(|| json!({ "effort": null, "summary": null })),
+        store,
+        temperature: request.temperature.map(f64::from),
+        text,
+        tool_choice: request.tool_choice.unwrap_or_else(|| json!("auto")),
+        tools: offered.filter(|tool| tool["type"] == "function").collect(),
+        top_p: None,
+        truncation: "disabled",
+        usage: None,
+        metadata: request.metadata.unwrap_or_else(|| json!({})),
+    }
+}
+
+/// Completes a response whose call ended.
+fn ended_as(response: &mut ResponseShown, ended: &Ended) {
+    let reason = match ended.stop {
+        StopReason::Refusal => Some("content_filter"),
+        StopReason::MaxTokens
+        | StopReason::IterationLimit
+        | StopReason::LoopGuard
+        | StopReason::Budget
+        | StopReason::ContextTooLarge => Some("max_output_tokens"),
+        _ => None,
+    };
+    response.status = if reason.is_some() {
+        "incomplete"
+    } else {
+        "completed"
+    };
+    response.incomplete_details = reason.map(|reason| Incomplete { reason });
+    response.usage = Some(ended.usage.into());
+}
+
+/// Completes a response that failed while it was streamed.
+fn failed_as(response: &mut ResponseShown, problem: Problem) {
+    response.status = "failed";
+    response.error = Some(ResponseError {
+        code: problem.code,
+        message: problem.detail,
+    });
+}
+
+/// A new name of the conversation of stored responses.
+fn stored_id() -> String {
+    let bytes = SystemEntropy.bytes();
+    bytes
+        .iter()
+        .fold(STORED.to_owned(), |id, byte| format!("{id}{byte:02x}"))
+}
+
+/// The conversation and the round of a stored response.
+fn parsed(id: &str) -> Option<(String, RoundId)> {
+    let mut parts = id.strip_prefix("resp_")?.split('_');
+    let (digits, round) = (parts.next()?, parts.next()?);
+    Some((format!("{STORED}{digits}"), round.parse().ok()?))
+}
+
+fn not_found(problem: Problem) -> Problem {
+    match problem.status {
+        404 => Problem::not_found("response"),
+        _ => problem,
+    }
+}
+
+/// The conversation that a response after `previous` continues: that of `previous`, or a copy if
+/// another response followed it already.
+async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<String, Problem> {
+    let missing = || {
+        let detail = "there is no such stored response";
+        Problem::new(StatusCode::NOT_FOUND, "not_found", detail).at("/previous_response_id")
+    };
+    let (id, round) = parsed(previous).ok_or_else(missing)?;
+    let known = app.known(tenant, &id).await;
+    let (_, conversation) = known.map_err(|problem| match problem.status {
+        404 | 422 => missing(),
+        _ => problem,
+    })?;
+    let last = conversation
+        .rounds()
+        .await?
+        .last()
+        .map(|last| last.round_id);
+    if last == Some(round) {
+        return Ok(id);
+    }
+    app.host.tenant(tenant).admit_change()?;
+    let copy = stored_id();
+    conversation.fork(copy.as_str(), Some(round)).await?;
+    Ok(copy)
+}
+
+/// The JSON Schema that the answer must match, if `text.format` has one.
+fn schema(request: &ResponseRequest) -> Result<Option<RawJson>, Problem> {
+    let Some(format) = request.text.as_ref().map(|text| &text["format"]) else {
+        return Ok(None);
+    };
+    match (format["type"].as_str(), format.get("schema")) {
+        (None | Some("text"), _) => Ok(None),
+        (Some("json_object"), _) => Ok(RawJson::from_text(r#"{"type":"object"}"#).ok()),
+        (Some("json_schema"), Some(schema)) => {
+            let raw = RawJson::from_text(schema.to_string());
+            raw.map(Some)
+                .map_err(|error| unsupported("/text/format/schema", error.to_string()))
+        }
+        (Some("json_schema"), None) => Err(unsupported("/text/format", "a `schema` is required")),
+        _ => Err(unsupported(
+            "/text/format/type",
+            "must be `text`, `json_object` or `json_schema`",
+        )),
+    }
+}

@@ -1,0 +1,262 @@
+//! Wire types of OpenAI's Responses. Unknown fields are ignored.
+
+use callboard_actors::chat::{Effort, ModelParameters, Temperature, ToolUseBlock, Usage};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// A request for a response. Other fields of OpenAI's API are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::http) struct ResponseRequest {
+    /// An id from `GET /openai/v1/models`.
+    pub(super) model: String,
+    /// A text, or a list of items: messages, calls of functions and their results.
+    #[schema(value_type = Object)]
+    pub(super) input: Input,
+    /// Instructions of the application for this response.
+    #[serde(default)]
+    pub(super) instructions: Option<String>,
+    /// A stored response that this one follows: `input` has only what is new.
+    #[serde(default)]
+    pub(super) previous_response_id: Option<String>,
+    /// Whether the response is stored, so that others can follow it; `true` if absent.
+    #[serde(default)]
+    pub(super) store: Option<bool>,
+    /// Whether to answer with server-sent events; `false` if absent.
+    #[serde(default)]
+    pub(super) stream: Option<bool>,
+    /// Only `false` is supported.
+    #[serde(default)]
+    pub(super) background: Option<bool>,
+    /// Functions that the client runs, at most 128, none with the name of a tool of the host.
+    #[serde(default)]
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub(super) tools: Option<Vec<Value>>,
+    /// `auto`, `none`, `required` or a function.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) tool_choice: Option<Value>,
+    /// Form of the answer: `format` is text, or JSON that matches a schema.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) text: Option<Value>,
+    /// `effort`: `low`, `medium` or `high`.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) reasoning: Option<Value>,
+    /// Tokens of the longest answer.
+    #[serde(default)]
+    pub(super) max_output_tokens: Option<u32>,
+    /// 0 to 2.
+    #[serde(default)]
+    #[schema(value_type = Option<f64>)]
+    pub(super) temperature: Option<Temperature>,
+    /// Returned as it is.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) metadata: Option<Value>,
+}
+
+impl ResponseRequest {
+    /// How the model is asked to answer. An effort that this host does not know is left to the
+    /// model.
+    pub(super) fn parameters(&self) -> ModelParameters {
+        let effort = self.reasoning.as_ref().map(|wish| wish["effort"].clone());
+        ModelParameters {
+            max_tokens: self.max_output_tokens,
+            effort: effort.and_then(|effort| serde_json::from_value::<Effort>(effort).ok()),
+            thinking: None,
+            temperature: self.temperature,
+            stop: None,
+        }
+    }
+}
+
+/// What a request asks.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text or a list of items")]
+pub(super) enum Input {
+    Text(String),
+    Items(Vec<Value>),
+}
+
+/// A response.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(in crate::http) struct ResponseShown {
+    /// Id of the response; a stored one can be followed.
+    pub(super) id: String,
+    /// Always `response`; part of OpenAI's form.
+    pub(super) object: &'static str,
+    /// Start of the response, in seconds since 1970.
+    pub(super) created_at: u64,
+    /// `in_progress`, `completed`, `incomplete` or `failed`.
+    pub(super) status: &'static str,
+    /// Why the response failed.
+    pub(super) error: Option<ResponseError>,
+    /// Why the response is cut.
+    pub(super) incomplete_details: Option<Incomplete>,
+    /// As in the request.
+    pub(super) instructions: Option<String>,
+    /// As in the request.
+    pub(super) max_output_tokens: Option<u32>,
+    /// The model that answers.
+    pub(super) model: String,
+    /// Messages, and calls that the client has to run.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) output: Vec<Item>,
+    /// Always `true`.
+    pub(super) parallel_tool_calls: bool,
+    /// As in the request.
+    pub(super) previous_response_id: Option<String>,
+    /// As in the request.
+    #[schema(value_type = Object)]
+    pub(super) reasoning: Value,
+    /// Whether the response is stored.
+    pub(super) store: bool,
+    /// As in the request.
+    pub(super) temperature: Option<f64>,
+    /// As in the request.
+    #[schema(value_type = Object)]
+    pub(super) text: Value,
+    /// As in the request.
+    #[schema(value_type = Object)]
+    pub(super) tool_choice: Value,
+    /// As in the request.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) tools: Vec<Value>,
+    /// Always `null`: the model's own setting holds.
+    pub(super) top_p: Option<f64>,
+    /// Always `disabled`: the host compacts what does not fit.
+    pub(super) truncation: &'static str,
+    /// Tokens of all model calls of the response; `null` before its end.
+    pub(super) usage: Option<ResponseUsage>,
+    /// As in the request.
+    #[schema(value_type = Object)]
+    pub(super) metadata: Value,
+}
+
+/// Why a response failed.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(in crate::http) struct ResponseError {
+    /// Stable code.
+    pub(super) code: String,
+    /// What happened, for people.
+    pub(super) message: String,
+}
+
+/// Why a response is cut.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(in crate::http) struct Incomplete {
+    /// `max_output_tokens` or `content_filter`.
+    pub(super) reason: &'static str,
+}
+
+/// Tokens of a response.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(in crate::http) struct ResponseUsage {
+    /// Input tokens, those read from or written to the cache included.
+    pub(super) input_tokens: u64,
+    /// Those that were read from the provider's cache.
+    pub(super) input_tokens_details: CachedTokens,
+    /// Tokens that the model wrote.
+    pub(super) output_tokens: u64,
+    /// Those of the model's reasoning, as far as they are known.
+    pub(super) output_tokens_details: ReasoningTokens,
+    /// Sum of input and output tokens.
+    pub(super) total_tokens: u64,
+}
+
+/// Input tokens by origin.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(in crate::http) struct CachedTokens {
+    /// Tokens that were read from the provider's cache.
+    pub(super) cached_tokens: u64,
+}
+
+/// Output tokens by kind.
+#[derive(Debug, Clone, Copy, Serialize, ToSchema)]
+pub(in crate::http) struct ReasoningTokens {
+    /// Always 0: providers report them within the output.
+    pub(super) reasoning_tokens: u64,
+}
+
+impl From<Usage> for ResponseUsage {
+    fn from(usage: Usage) -> Self {
+        let input_tokens = usage.input();
+        Self {
+            input_tokens,
+            input_tokens_details: CachedTokens {
+                cached_tokens: usage.cache_read,
+            },
+            output_tokens: usage.output,
+            output_tokens_details: ReasoningTokens {
+                reasoning_tokens: 0,
+            },
+            total_tokens: input_tokens.saturating_add(usage.output),
+        }
+    }
+}
+
+/// An item of the output.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Item {
+    Message {
+        id: String,
+        status: &'static str,
+        role: &'static str,
+        content: Vec<TextPart>,
+    },
+    FunctionCall {
+        id: String,
+        status: &'static str,
+        call_id: String,
+        name: String,
+        arguments: String,
+    },
+}
+
+impl Item {
+    /// A message of the model; without text, one that begins.
+    pub(super) fn message(id: &str, text: Option<&str>) -> Self {
+        Self::Message {
+            id: id.to_owned(),
+            status: text.map_or("in_progress", |_| "completed"),
+            role: "assistant",
+            content: text.map(TextPart::new).into_iter().collect(),
+        }
+    }
+
+    /// A call that the client has to run; without its arguments, one that begins.
+    pub(super) fn call(id: &str, call: &ToolUseBlock, is_whole: bool) -> Self {
+        let arguments = if is_whole { call.input.as_str() } else { "" };
+        Self::FunctionCall {
+            id: id.to_owned(),
+            status: if is_whole { "completed" } else { "in_progress" },
+            call_id: call.id.clone(),
+            name: call.name.clone(),
+            arguments: arguments.to_owned(),
+        }
+    }
+}
+
+/// The text of a message.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct TextPart {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    text: String,
+    annotations: [(); 0],
+    logprobs: [(); 0],
+}
+
+impl TextPart {
+    pub(super) fn new(text: &str) -> Self {
+        Self {
+            kind: "output_text",
+            text: text.to_owned(),
+            annotations: [],
+            logprobs: [],
+        }
+    }
+}
