@@ -135,6 +135,13 @@ impl Problem {
         .after(Some(RETRY_AFTER_MS))
     }
 
+    /// The answer for a request that met an owner that changed at this moment. Nothing was done.
+    pub(super) fn owner_changed() -> Self {
+        let detail = "the conversation moves to another host at this moment; retry in a moment";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "owned_elsewhere", detail)
+            .after(Some(RETRY_AFTER_MS))
+    }
+
     /// The answer for a body that did not arrive whole.
     pub(super) fn cut_short() -> Self {
         Self::new(

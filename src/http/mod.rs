@@ -9,7 +9,7 @@
 //! | `router`, `routes` | the route table and its middleware; the handlers, by resource |
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
 //! | `sse`, `quiet`, `openapi`, `openai` | event streams, and what they wait for; the OpenAPI document; OpenAI's Chat Completions |
-//! | `peers`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
+//! | `peers`, `owners`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
 //! | `shared`, `fan_outs` | state of all handlers: host, configuration, counters of open streams; fan-outs and their results |
 //!
 //! # Promises
@@ -33,6 +33,7 @@ mod keys;
 mod openai;
 mod openapi;
 mod operator;
+mod owners;
 mod peers;
 mod quiet;
 mod router;
@@ -47,7 +48,7 @@ mod to_owner;
 pub use keys::{KeyHash, Keys, NotAKeyHash, new_key};
 pub use openai::left_behind;
 pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown};
-pub use peers::{FORWARDED, Peers};
+pub use peers::{FORWARDED, NotForwarded, Peers};
 pub use server::{Served, serve};
 pub use settings::{HttpBounds, HttpConfig};
 

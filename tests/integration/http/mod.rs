@@ -12,6 +12,7 @@ mod limits;
 mod matrix;
 mod openai;
 mod outage;
+mod owners;
 mod pressure;
 mod rounds;
 mod routes;
@@ -74,6 +75,7 @@ struct Setting {
     drain_within: Option<Duration>,
     redactor: Redactor,
     no_metrics: bool,
+    peers: Option<Arc<dyn callboard::http::Peers>>,
 }
 
 impl Server {
@@ -101,6 +103,7 @@ impl Server {
         }
         config = config
             .redactor(setting.redactor)
+            .peers(setting.peers)
             .metrics(!setting.no_metrics);
         config = config.drain_within(setting.drain_within.unwrap_or(Duration::from_secs(5)));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
