@@ -108,6 +108,7 @@ impl ProviderEntry {
         });
         GatewayConfig {
             calls_max: self.config.concurrency.unwrap_or(usual.calls_max),
+            calls_are_shared: self.config.concurrency.is_some(),
             requests_per_minute: self.config.rpm,
             tokens_per_minute: self.config.tpm,
             fallback,

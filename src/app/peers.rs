@@ -14,7 +14,11 @@ use callboard_actors::{
 };
 
 use super::AppError;
-use crate::{http::Peers, storage::Postgres, tls};
+use crate::{
+    http::{NotForwarded, Peers},
+    storage::Postgres,
+    tls,
+};
 
 /// How long a connection to another host may take.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -80,7 +84,7 @@ impl Peers for DatabasePeers {
         &'a self,
         address: &'a str,
         request: Request,
-    ) -> BoxFuture<'a, Result<Response, String>> {
+    ) -> BoxFuture<'a, Result<Response, NotForwarded>> {
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let url = format!("{address}{}", path_of(&parts.uri));
@@ -93,8 +97,11 @@ impl Peers for DatabasePeers {
                 .body(reqwest::Body::wrap_stream(body.into_data_stream()))
                 .send()
                 .await
-                // The URL may name a conversation, and the cause says enough.
-                .map_err(|error| error.without_url().to_string())?;
+                .map_err(|error| NotForwarded {
+                    was_sent: !error.is_connect(),
+                    // The URL may name a conversation, and the cause says enough.
+                    reason: error.without_url().to_string(),
+                })?;
             let mut response = Response::new(Body::empty());
             *response.status_mut() = answer.status();
             response.headers_mut().clone_from(answer.headers());

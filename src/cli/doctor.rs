@@ -1,6 +1,7 @@
 //! `callboard doctor`: checks the setup and prints one line per check, with advice. Changes
 //! nothing, and uses the network only with `--online`.
 
+mod database;
 mod machine;
 mod online;
 mod store;

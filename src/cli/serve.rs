@@ -9,8 +9,13 @@ use std::{
     time::Duration,
 };
 
+use callboard_actors::policy::HostShare;
 use clap::Args;
-use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio::{
+    net::TcpListener,
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -167,6 +172,11 @@ pub(super) async fn run(
         .peers(peers)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();
+    let sharing = lease.as_ref().map(|lease| {
+        let mut share = lease.share();
+        host.share_limits(*share.borrow_and_update()); // Before the first request.
+        tokio::spawn(keep_share(host.clone(), share))
+    });
     let mut server = tokio::spawn(http::serve(listener, host.clone(), http, async {
         drop(ended.await)
     }));
@@ -231,6 +241,9 @@ pub(super) async fn run(
     };
     resume.abort();
     following.abort();
+    if let Some(sharing) = sharing {
+        sharing.abort();
+    }
     if let Some(lease) = lease {
         lease.release().await;
     }
@@ -242,6 +255,16 @@ async fn lost(lease: &mut Option<ServingLease>) {
     match lease {
         Some(lease) => lease.lost().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Keeps to this host's part of the limits while other hosts come and go.
+async fn keep_share(host: crate::Host, mut share: watch::Receiver<HostShare>) {
+    while share.changed().await.is_ok() {
+        let now = *share.borrow_and_update();
+        host.share_limits(now);
+        let hosts = counted(u64::from(now.hosts), "host");
+        err_line(&format!("limits are divided between {hosts}"));
     }
 }
 

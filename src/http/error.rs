@@ -135,6 +135,13 @@ impl Problem {
         .after(Some(RETRY_AFTER_MS))
     }
 
+    /// The answer for a request that met an owner that changed at this moment. Nothing was done.
+    pub(super) fn owner_changed() -> Self {
+        let detail = "the conversation moves to another host at this moment; retry in a moment";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "owned_elsewhere", detail)
+            .after(Some(RETRY_AFTER_MS))
+    }
+
     pub(super) fn too_many(code: &str, detail: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, code, detail).after(Some(RETRY_AFTER_MS))
     }

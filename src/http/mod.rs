@@ -10,7 +10,7 @@
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
 //! | `sse`, `quiet`, `openapi` | event streams, and what they wait for; the OpenAPI document |
 //! | `compat`, `openai` | what the compatible APIs share: one call of a client; OpenAI's Chat Completions |
-//! | `peers`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
+//! | `peers`, `owners`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
 //! | `shared`, `fan_outs` | state of all handlers: host, configuration, counters of open streams; fan-outs and their results |
 //!
 //! # Promises
@@ -35,6 +35,7 @@ mod keys;
 mod openai;
 mod openapi;
 mod operator;
+mod owners;
 mod peers;
 mod quiet;
 mod router;
@@ -49,7 +50,7 @@ mod to_owner;
 pub use compat::guard::left_behind;
 pub use keys::{KeyHash, Keys, NotAKeyHash, new_key};
 pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown};
-pub use peers::{FORWARDED, Peers};
+pub use peers::{FORWARDED, NotForwarded, Peers};
 pub use server::{Served, serve};
 pub use settings::{HttpBounds, HttpConfig};
 

@@ -36,12 +36,21 @@ pub trait Peers: Send + Sync {
     /// Sends a request on and returns the answer while it arrives.
     ///
     /// # Errors
-    /// The host cannot be reached; the reason, as a clause.
+    /// The host cannot be reached.
     fn forward<'a>(
         &'a self,
         address: &'a str,
         request: Request,
-    ) -> BoxFuture<'a, Result<Response, String>>;
+    ) -> BoxFuture<'a, Result<Response, NotForwarded>>;
+}
+
+/// A request that another host did not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotForwarded {
+    /// Why, as a clause.
+    pub reason: String,
+    /// Whether the other host may have received it.
+    pub was_sent: bool,
 }
 
 /// The event streams that this host serves for conversations that no other host owned.

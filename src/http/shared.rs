@@ -16,7 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, peers::Watched,
+    HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, owners::RecentOwners,
+    peers::Watched,
 };
 use crate::Host;
 
@@ -59,6 +60,8 @@ pub(super) struct Shared {
     pub(super) fan_outs: FanOuts,
     /// The open event streams, where other hosts may take conversations.
     pub(super) watched: Arc<Watched>,
+    /// The hosts that answered for their conversations of late.
+    pub(super) owners: RecentOwners,
     /// The OpenAPI document, rendered once.
     pub(super) openapi: bytes::Bytes,
 }
@@ -108,6 +111,7 @@ impl Shared {
             kept: Arc::new(Semaphore::new(KEPT_BYTES_MAX / KEPT_UNIT_BYTES)),
             fan_outs: FanOuts::default(),
             watched: Arc::default(),
+            owners: RecentOwners::default(),
             openapi,
         }
     }

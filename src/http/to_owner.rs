@@ -1,26 +1,37 @@
 //! Several hosts on one store answer for one another's conversations: a request that only the owner
 //! of a conversation can answer is sent on to it, once. Histories are answered by any host.
+//!
+//! The database knows the owner. A host that answered is remembered for two seconds, so that a
+//! conversation in use costs no query for each request; a host that is asked and is not the owner
+//! (any more) says so and does nothing, and then the database is asked.
+
+use std::{future::Future, time::Instant};
 
 use axum::{
-    body::Body,
+    body::{Body, Bytes, HttpBody as _},
     extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request, State},
-    http::{HeaderName, HeaderValue, Method, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, request::Parts},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
 use callboard_actors::ids::Scope;
 use futures_util::StreamExt as _;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     auth::Caller,
     body::collect,
     error::Problem,
-    peers::{FORWARDED, Peers},
+    peers::{FORWARDED, NotForwarded, Peers},
     shared::{App, scope},
 };
 
 /// The address of the host that answered, so that a balancer can learn it.
 const OWNER: HeaderName = HeaderName::from_static("x-callboard-owner");
+
+/// Marks an answer between hosts: the conversation is not of the host that was asked, and nothing was
+/// done.
+const MOVED: HeaderName = HeaderName::from_static("x-callboard-moved");
 
 /// Largest body that is kept until the answer, in case that another host takes the conversation at
 /// this moment. A request with a larger one, or one for whose copy there is no room, is answered
@@ -46,53 +57,130 @@ fn asked(method: &Method, route: &str) -> Option<Asked> {
     }
 }
 
+/// A request that can be sent more than once.
+struct Kept {
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+    /// Counts the body as long as it is kept.
+    _room: OwnedSemaphorePermit,
+}
+
+impl Kept {
+    fn request(&self) -> Request {
+        let mut request = Request::new(Body::from(self.body.clone()));
+        (*request.method_mut(), *request.uri_mut()) = (self.method.clone(), self.uri.clone());
+        request.headers_mut().clone_from(&self.headers);
+        request
+    }
+}
+
+/// Why a host that was asked gave no answer. It did nothing then.
+enum Unanswered {
+    /// The conversation is not its own.
+    Moved,
+    /// No connection to it could be opened.
+    NotThere,
+}
+
+impl From<Unanswered> for Problem {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Moved => Self::owner_changed(),
+            Unanswered::NotThere => Self::owner_away(),
+        }
+    }
+}
+
 /// Sends a request on to the owner of its conversation, or answers it here.
 pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Next) -> Response {
     let Some(peers) = app.config.peers.clone() else {
         return next.run(request).await;
     };
     let (mut parts, body) = request.into_parts();
-    let place = place(&app, &mut parts).await;
-    // Sent on once. Its event stream is watched here all the same: the conversation may move again.
-    let may_send_on = !parts.headers.contains_key(FORWARDED);
-    let kept = body_of(&parts.headers)
-        .filter(|_| place.is_some() && may_send_on)
-        .and_then(|bytes| Some((bytes, app.keep(bytes)?)));
-    let (request, copy) = match kept {
-        Some((bytes, room)) => {
-            let body = match collect(&parts.headers, body, &app, bytes, None).await {
-                Ok(body) => body,
-                Err(refused) => return refused.into_response(),
-            };
-            let mut copy = Request::new(Body::from(body.clone()));
-            (*copy.method_mut(), *copy.uri_mut()) = (parts.method.clone(), parts.uri.clone());
-            copy.headers_mut().clone_from(&parts.headers);
-            let request = Request::from_parts(parts, Body::from(body));
-            (request, Some((copy, room)))
-        }
-        None => (Request::from_parts(parts, body), None),
+    let Some((scope, asked)) = place(&app, &mut parts).await else {
+        return next.run(Request::from_parts(parts, body)).await;
     };
-    let Some((scope, asked)) = place else {
-        return next.run(request).await;
-    };
+    let peers = &*peers;
     // An active conversation belongs to this host, as far as it knows; if it does not any more, the
     // answer shows it. A store that is away is reported by the handler.
-    if may_send_on
-        && !app.host.is_awake(&scope)
-        && let Some(owner) = owner(&*peers, &scope).await
-    {
-        return sent_on(&*peers, &owner, request).await;
+    let is_awake = app.host.is_awake(&scope);
+    if parts.headers.contains_key(FORWARDED) {
+        // Sent on once. Its event stream is watched here all the same: the conversation may move
+        // again. The host that sent it may have remembered an owner of a moment ago.
+        if !is_awake && owner(peers, &scope).await.is_some() {
+            return moved(Problem::owner_changed().into_response());
+        }
+        let request = Request::from_parts(parts, body);
+        let response = answered_here(&app, peers, &scope, asked, next.run(request)).await;
+        return match is_taken(&response) {
+            true => moved(response),
+            false => response,
+        };
     }
-    let watching = (asked == Asked::Events).then(|| app.watched.enter(&scope));
-    let response = next.run(request).await;
+    let (request, kept) = match kept(&app, parts, body).await {
+        Ok(read) => read,
+        Err(problem) => return problem.into_response(),
+    };
+    if !is_awake {
+        let remembered = app.owners.get(&scope, Instant::now());
+        if let (Some(kept), Some(owner)) = (&kept, remembered) {
+            match sent_on(&app, peers, &owner, &scope, kept.request()).await {
+                Ok(response) => return response,
+                Err(Unanswered::Moved | Unanswered::NotThere) => app.owners.forget(&scope),
+            }
+        }
+        if let Some(owner) = owner(peers, &scope).await {
+            let sent = sent_on(&app, peers, &owner, &scope, request).await;
+            return sent.unwrap_or_else(|why| Problem::from(why).into_response());
+        }
+    }
+    let response = answered_here(&app, peers, &scope, asked, next.run(request)).await;
     if is_taken(&response)
-        && let Some((copy, _room)) = copy
-        && let Some(owner) = owner(&*peers, &scope).await
+        && let Some(kept) = kept
+        && let Some(owner) = owner(peers, &scope).await
     {
-        return sent_on(&*peers, &owner, copy).await;
+        let sent = sent_on(&app, peers, &owner, &scope, kept.request()).await;
+        return sent.unwrap_or_else(|why| Problem::from(why).into_response());
     }
-    let mut response = match watching {
-        Some(watching) if response.status().is_success() => response.map(|body| {
+    response
+}
+
+/// Reads a body that is small enough to keep, if there is room to keep it.
+///
+/// # Errors
+/// 4xx for a body that does not arrive.
+async fn kept(app: &App, parts: Parts, body: Body) -> Result<(Request, Option<Kept>), Problem> {
+    let bytes = match body.is_end_stream() {
+        true => Some(0),
+        false => body_of(&parts.headers),
+    };
+    let Some((bytes, room)) = bytes.and_then(|bytes| Some((bytes, app.keep(bytes)?))) else {
+        return Ok((Request::from_parts(parts, body), None));
+    };
+    let body = collect(&parts.headers, body, app, bytes, None).await?;
+    let kept = Kept {
+        method: parts.method.clone(),
+        uri: parts.uri.clone(),
+        headers: parts.headers.clone(),
+        body: body.clone(),
+        _room: room,
+    };
+    Ok((Request::from_parts(parts, Body::from(body)), Some(kept)))
+}
+
+/// The answer of this host. An event stream in it ends when another host takes the conversation.
+async fn answered_here(
+    app: &App,
+    peers: &dyn Peers,
+    scope: &Scope,
+    asked: Asked,
+    answer: impl Future<Output = Response>,
+) -> Response {
+    let watching = (asked == Asked::Events).then(|| app.watched.enter(scope));
+    let mut response = match (answer.await, watching) {
+        (response, Some(watching)) if response.status().is_success() => response.map(|body| {
             let ended = watching.ended().clone().cancelled_owned();
             let events = body.into_data_stream().take_until(ended);
             Body::from_stream(events.map(move |event| {
@@ -100,7 +188,7 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
                 event
             }))
         }),
-        _ => response,
+        (response, _) => response,
     };
     if let Ok(address) = HeaderValue::from_str(peers.address()) {
         response.headers_mut().insert(OWNER, address);
@@ -108,9 +196,16 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     response
 }
 
+/// Marks an answer for the host that sent the request on: it is to ask the owner instead.
+fn moved(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(MOVED, HeaderValue::from_static("1"));
+    response
+}
+
 /// The conversation that a request asks its owner about; `None` for other requests and for those
 /// that are refused anyway.
-async fn place(app: &App, parts: &mut axum::http::request::Parts) -> Option<(Scope, Asked)> {
+async fn place(app: &App, parts: &mut Parts) -> Option<(Scope, Asked)> {
     let route = MatchedPath::from_request_parts(parts, app).await.ok()?;
     let asked = asked(&parts.method, route.as_str())?;
     let parameters = RawPathParams::from_request_parts(parts, app).await.ok()?;
@@ -121,7 +216,7 @@ async fn place(app: &App, parts: &mut axum::http::request::Parts) -> Option<(Sco
 }
 
 /// The bytes of a body that is small enough to keep.
-fn body_of(headers: &axum::http::HeaderMap) -> Option<usize> {
+fn body_of(headers: &HeaderMap) -> Option<usize> {
     let length = headers.get(header::CONTENT_LENGTH)?.to_str().ok()?;
     length.parse().ok().filter(|bytes| *bytes <= KEPT_BYTES_MAX)
 }
@@ -141,20 +236,38 @@ fn is_taken(response: &Response) -> bool {
         .is_some_and(|problem| ["owned_elsewhere", "session_in_use"].contains(&&*problem.code))
 }
 
-async fn sent_on(peers: &dyn Peers, owner: &str, mut request: Request) -> Response {
-    request
-        .headers_mut()
-        .insert(FORWARDED, HeaderValue::from_static("1"));
+/// Sends a request on, and remembers who answered it.
+async fn sent_on(
+    app: &App,
+    peers: &dyn Peers,
+    owner: &str,
+    scope: &Scope,
+    mut request: Request,
+) -> Result<Response, Unanswered> {
+    let headers = request.headers_mut();
+    headers.insert(FORWARDED, HeaderValue::from_static("1"));
     match peers.forward(owner, request).await {
+        Ok(response) if response.headers().contains_key(MOVED) => Err(Unanswered::Moved),
         Ok(mut response) => {
+            match response.status().is_server_error() {
+                true => app.owners.forget(scope),
+                false => app.owners.insert(scope, owner, Instant::now()),
+            }
             if let Ok(address) = HeaderValue::from_str(owner) {
                 response.headers_mut().insert(OWNER, address);
             }
-            response
+            Ok(response)
         }
-        Err(error) => {
-            tracing::warn!(error, "the host that owns a conversation was not reached");
-            Problem::owner_away().into_response()
+        Err(NotForwarded { reason, was_sent }) => {
+            tracing::warn!(
+                error = reason,
+                "the host that owns a conversation was not reached"
+            );
+            app.owners.forget(scope);
+            match was_sent {
+                true => Ok(Problem::owner_away().into_response()),
+                false => Err(Unanswered::NotThere),
+            }
         }
     }
 }

@@ -17,8 +17,8 @@ pub use callboard_actors::memory::{
 };
 #[cfg(feature = "postgres")]
 pub use postgres::{
-    DatabaseInfo, Orphan, Postgres, PostgresArtifacts, PostgresControl, PostgresNotes,
-    PostgresOptions, ServingLease, TenantChange, TenantChanges,
+    DatabaseHost, DatabaseInfo, HeadTable, Orphan, Postgres, PostgresArtifacts, PostgresControl,
+    PostgresNotes, PostgresOptions, ServingLease, TenantChange, TenantChanges,
 };
 #[cfg(feature = "sqlite")]
 pub use sqlite::{

@@ -398,6 +398,7 @@ impl<H> HostBuilder<H> {
         let limits = Arc::new(self.limits);
         let gateway_config = GatewayConfig {
             calls_max: limits.model_calls_max,
+            calls_are_shared: false,
             waiting_max: limits.model_waiting_max,
             requests_per_minute: None,
             tokens_per_minute: None,
@@ -428,6 +429,7 @@ impl<H> HostBuilder<H> {
                 counters.clone(),
             ),
             gateways: RwLock::default(),
+            share: parking_lot::Mutex::default(),
             gateway_config,
             ports: ports.clone(),
             artifacts: self

@@ -62,6 +62,7 @@ use crate::{
     limits::RESOURCES_CLOSE_MAX,
     metrics_collector::{MetricsCollectorRef, Report},
     model_gateway::{GatewayConfig, GatewayStatus},
+    policy::HostShare,
     ports::{DocumentText, LlmProvider, Resource, StoreError},
     tenant::Tenants,
     tool_executor::ToolEnvironment,
@@ -190,6 +191,15 @@ impl Host {
         config: GatewayConfig,
     ) -> Result<(), BuildError> {
         self.0.resolver.add_gateway(name.into(), provider, config)
+    }
+
+    /// Sets this host's part of the limits that several hosts keep together: a provider's requests
+    /// and tokens per minute, its calls at once ([`GatewayConfig::calls_are_shared`]), and each
+    /// tenant's [`crate::tenant::Quotas`] of prompts, rounds, requests and tokens. It may change at
+    /// any time; what was used stays used.
+    pub fn share_limits(&self, share: HostShare) {
+        self.0.resolver.share(share);
+        self.0.tenants.share(share);
     }
 
     /// The names and status of all gateways, the host's own first.

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     },
     limits::{BYTES_A_TOKEN, Limits},
     model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef},
-    policy::{Budget, Prices, Pricing, TraceSampling},
+    policy::{Budget, HostShare, Prices, Pricing, TraceSampling},
     ports::{
         ArtifactStore, Extensions, Hook, LlmProvider, Schemas, SkillSource, Tool, TypedTool, erased,
     },
@@ -243,6 +243,8 @@ pub(super) struct SetupResolver {
     pub(super) defaults: ConversationDefaults,
     pub(super) gateway: ModelGatewayRef,
     pub(super) gateways: RwLock<BTreeMap<String, ModelGatewayRef>>,
+    /// This host's part of the providers' limits.
+    pub(super) share: Mutex<HostShare>,
     pub(super) gateway_config: GatewayConfig,
     pub(super) ports: Ports,
     pub(super) artifacts: Arc<dyn ArtifactStore>,
@@ -322,9 +324,19 @@ impl SetupResolver {
             .configure(provider, config, fallback)
             .map_err(|FallbackCycle| BuildError::FallbackCycle(name.clone()))?;
         if known.is_none() {
+            gateway.share(*self.share.lock());
             gateways.insert(name, gateway);
         }
         Ok(())
+    }
+
+    /// Sets this host's part of the limits of every provider.
+    pub(super) fn share(&self, share: HostShare) {
+        // No gateway is added meanwhile.
+        let gateways = self.gateways.write();
+        *self.share.lock() = share;
+        let all = gateways.values().chain([&self.gateway]);
+        all.for_each(|gateway| gateway.share(share));
     }
 
     /// The setup of tenants without overrides.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{Epoch, Seq};
 
 /// The end of a journal. Both fields are 0 for an unknown conversation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Head {
     /// Epoch of the activation that wrote the last entry.
     pub epoch: Epoch,

@@ -14,6 +14,9 @@ use crate::{
 pub struct GatewayConfig {
     /// Calls that run at the same time.
     pub calls_max: usize,
+    /// Whether `calls_max` is a limit of the provider, which all hosts keep together
+    /// ([`crate::Host::share_limits`]), and not of this host. The limits per minute always are.
+    pub calls_are_shared: bool,
     /// Calls that wait for a permit; further calls are refused.
     pub waiting_max: usize,
     /// Attempts that start per minute. `None`: only the limits that the provider reports apply.

@@ -39,7 +39,7 @@ use crate::{
     chat::{ModelParameters, ModelRequest},
     limits::{BUDGET_OUTPUT_TOKENS, BYTES_A_TOKEN, REQUEST_SLACK_TOKENS},
     metrics_collector::Counters,
-    policy::Breaker,
+    policy::{Breaker, HostShare},
     ports::{Capabilities, Entropy, LlmProvider, ModelStream, ProviderError},
 };
 
@@ -129,6 +129,12 @@ impl ModelGatewayRef {
         *self.0.settings.write() = settings;
         self.0.permits.configure(&config, same_credential);
         Ok(())
+    }
+
+    /// Changes this host's part of the provider's limits.
+    pub(crate) fn share(&self, share: HostShare) {
+        let settings = self.settings();
+        self.0.permits.share(share, &settings.config);
     }
 
     /// Returns the capabilities of `model`.

@@ -23,7 +23,7 @@ use crate::{
         GATEWAY_QUANTUM_TOKENS, GATEWAY_QUANTUM_TOKENS_MAX, QUEUE_REPORT_INTERVAL,
         REQUESTS_BURST_MIN, RETRY_AFTER_MAX, TOKENS_BURST_MIN,
     },
-    policy::{FairQueue, Pacing, Taken, TokenBucket, WaiterId},
+    policy::{FairQueue, HostShare, Pacing, Taken, TokenBucket, WaiterId},
     ports::{ProviderError, RateLimits},
 };
 
@@ -74,6 +74,8 @@ struct Shared {
 }
 
 struct State {
+    /// This host's part of the limits of `GatewayConfig`.
+    share: HostShare,
     calls_max: usize,
     /// Calls that the connections to the provider carry at the same time.
     carried_max: usize,
@@ -182,6 +184,29 @@ impl Drop for Permit {
 }
 
 impl State {
+    /// Sets this host's part of the limits of `config`.
+    fn limit(&mut self, config: &GatewayConfig, now: Duration) {
+        let share = self.share;
+        self.waiting_max = config.waiting_max;
+        self.calls_max = match config.calls_are_shared {
+            true => share.of_count(config.calls_max),
+            false => config.calls_max,
+        }
+        .max(1);
+        match (&mut self.requests, config.requests_per_minute) {
+            (Some(bucket), Some(rate)) => {
+                bucket.set_rate(share.of(rate.into()), share.of(REQUESTS_BURST_MIN), now);
+            }
+            (bucket, _) => *bucket = requests(config, share, now),
+        }
+        match (&mut self.tokens, config.tokens_per_minute) {
+            (Some(bucket), Some(rate)) => {
+                bucket.set_rate(share.of(rate), share.of(TOKENS_BURST_MIN), now);
+            }
+            (bucket, _) => *bucket = tokens(config, share, now),
+        }
+    }
+
     /// Returns what keeps a call of `tokens` from running, and until when if only time does.
     fn blocked(
         &mut self,
@@ -404,9 +429,10 @@ impl Drop for QueueEntry<'_> {
 impl Permits {
     /// Creates permits with the limits of `config`.
     pub(super) fn new(config: &GatewayConfig) -> Self {
-        let requests = requests(config, Duration::ZERO);
-        let tokens = tokens(config, Duration::ZERO);
+        let requests = requests(config, HostShare::WHOLE, Duration::ZERO);
+        let tokens = tokens(config, HostShare::WHOLE, Duration::ZERO);
         let state = State {
+            share: HostShare::WHOLE,
             calls_max: config.calls_max.max(1),
             carried_max: usize::MAX,
             waiting_max: config.waiting_max,
@@ -435,18 +461,21 @@ impl Permits {
         let now = self.now();
         {
             let mut state = self.0.lock();
-            (state.calls_max, state.waiting_max) = (config.calls_max.max(1), config.waiting_max);
-            match (&mut state.requests, config.requests_per_minute) {
-                (Some(bucket), Some(rate)) => bucket.set_rate(rate.into(), REQUESTS_BURST_MIN, now),
-                (bucket, _) => *bucket = requests(config, now),
-            }
-            match (&mut state.tokens, config.tokens_per_minute) {
-                (Some(bucket), Some(rate)) => bucket.set_rate(rate, TOKENS_BURST_MIN, now),
-                (bucket, _) => *bucket = tokens(config, now),
-            }
+            state.limit(config, now);
             if !same_credential {
                 state.held_until = None;
             }
+        }
+        self.0.serve();
+    }
+
+    /// Changes this host's part of the limits of `config`, also for waiting calls.
+    pub(super) fn share(&self, share: HostShare, config: &GatewayConfig) {
+        let now = self.now();
+        {
+            let mut state = self.0.lock();
+            state.share = share;
+            state.limit(config, now);
         }
         self.0.serve();
     }
@@ -655,14 +684,12 @@ fn pause_requested(wait: Duration) -> ProviderError {
     }
 }
 
-fn requests(config: &GatewayConfig, now: Duration) -> Option<TokenBucket> {
-    config
-        .requests_per_minute
-        .map(|rate| TokenBucket::new(rate.into(), REQUESTS_BURST_MIN, now))
+fn requests(config: &GatewayConfig, share: HostShare, now: Duration) -> Option<TokenBucket> {
+    let rate = share.of(config.requests_per_minute?.into());
+    Some(TokenBucket::new(rate, share.of(REQUESTS_BURST_MIN), now))
 }
 
-fn tokens(config: &GatewayConfig, now: Duration) -> Option<TokenBucket> {
-    config
-        .tokens_per_minute
-        .map(|rate| TokenBucket::new(rate, TOKENS_BURST_MIN, now))
+fn tokens(config: &GatewayConfig, share: HostShare, now: Duration) -> Option<TokenBucket> {
+    let rate = share.of(config.tokens_per_minute?);
+    Some(TokenBucket::new(rate, share.of(TOKENS_BURST_MIN), now))
 }

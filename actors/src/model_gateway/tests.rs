@@ -33,6 +33,7 @@ use crate::{
 fn config() -> GatewayConfig {
     GatewayConfig {
         calls_max: 4,
+        calls_are_shared: false,
         waiting_max: 1000,
         requests_per_minute: None,
         tokens_per_minute: None,

@@ -44,7 +44,7 @@ pub use usage::{Refused, TenantUsage};
 use crate::{
     ids::{ConversationId, TenantId},
     metrics_collector::TenantFigures,
-    policy::{Budget, BudgetCounter},
+    policy::{Budget, BudgetCounter, HostShare},
     tool_executor::TenantTools,
 };
 use round_permits::RoundPermits;
@@ -59,7 +59,8 @@ const UNBOUNDED: u64 = u64::MAX;
 /// The limits and counters of one tenant.
 pub struct Tenant {
     id: TenantId,
-    quotas: RwLock<Quotas>,
+    /// With this host's part of those that hosts keep together.
+    quotas: RwLock<(Quotas, HostShare)>,
     /// The host's limits, which apply where a quota is `None`.
     defaults: HostDefaults,
     is_removed: AtomicBool,
@@ -292,22 +293,15 @@ impl Tenant {
 
     /// The configured quotas.
     pub(crate) fn quotas(&self) -> Quotas {
-        *self.quotas.read()
+        self.quotas.read().0
     }
 
     /// Replaces quotas and budget, and puts the tenant in service.
     pub(crate) fn configure(&self, quotas: Quotas, budget: Budget) {
         // All limits change under this lock, so that two concurrent callers do not mix theirs.
         let mut configured = self.quotas.write();
-        *configured = quotas;
-        self.seats_max.store(
-            quotas.prompts_max.unwrap_or(self.defaults.seats_max),
-            Ordering::Release,
-        );
-        self.turns
-            .resize(quotas.turns_max.unwrap_or(self.defaults.turns_max));
-        self.requests.set(quotas.requests_per_minute.map(u64::from));
-        self.tokens.set(quotas.tokens_per_minute);
+        configured.0 = quotas;
+        self.divide(&configured);
         self.memory.max.store(
             quotas.memory_bytes_max.unwrap_or(UNBOUNDED),
             Ordering::Release,
@@ -320,6 +314,26 @@ impl Tenant {
         );
         self.budget.set(budget);
         self.is_removed.store(false, Ordering::Release);
+    }
+
+    /// Sets this host's part of the quotas that several hosts keep together.
+    pub(super) fn share(&self, share: HostShare) {
+        let mut configured = self.quotas.write();
+        configured.1 = share;
+        self.divide(&configured);
+    }
+
+    /// Applies the quotas that are divided between hosts. The host's own limits are not.
+    fn divide(&self, (quotas, share): &(Quotas, HostShare)) {
+        let own = |quota: Option<usize>, whole| quota.map_or(whole, |max| share.of_count(max));
+        let seats = own(quotas.prompts_max, self.defaults.seats_max);
+        self.seats_max.store(seats, Ordering::Release);
+        self.turns
+            .resize(own(quotas.turns_max, self.defaults.turns_max));
+        let requests = quotas.requests_per_minute.map(|rate| share.of_rate(rate));
+        self.requests.set(requests.map(u64::from));
+        self.tokens
+            .set(quotas.tokens_per_minute.map(|rate| share.of(rate)));
     }
 
     /// What the tool calls of all its conversations share.

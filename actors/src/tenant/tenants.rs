@@ -10,13 +10,13 @@ use parking_lot::RwLock;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    ConversationCount, HostDefaults, Memory, Quotas, Rate, RoundPermits, Stored, StoredSpending,
-    Sums, Tenant, UNBOUNDED,
+    ConversationCount, HostDefaults, Memory, Rate, RoundPermits, Stored, StoredSpending, Sums,
+    Tenant, UNBOUNDED,
 };
 use crate::{
     ids::TenantId,
     limits::{Limits, TENANT_READS_MAX},
-    policy::{Budget, BudgetCounter, BudgetLevel},
+    policy::{Budget, BudgetCounter, BudgetLevel, HostShare},
     ports::SessionBackend,
 };
 
@@ -28,6 +28,8 @@ pub struct Tenants {
     budget: Budget,
     /// The store that keeps what tenants have spent.
     sessions: Arc<dyn SessionBackend>,
+    /// This host's part of the tenants' quotas.
+    share: RwLock<HostShare>,
 }
 
 impl Tenants {
@@ -45,6 +47,15 @@ impl Tenants {
             )),
             budget: Budget::default(),
             sessions,
+            share: RwLock::default(),
+        }
+    }
+
+    /// Sets this host's part of every tenant's quotas.
+    pub(crate) fn share(&self, share: HostShare) {
+        *self.share.write() = share;
+        for tenant in self.all() {
+            tenant.share(share);
         }
     }
 
@@ -59,10 +70,14 @@ impl Tenants {
         if let Some(found) = self.tenants.get(id) {
             return found.clone();
         }
-        self.tenants
+        let made = self
+            .tenants
             .entry(id.clone())
             .or_insert_with(|| Arc::new(self.make(id.clone())))
-            .clone()
+            .clone();
+        // After it is in the table: whoever changes the share later finds it there.
+        made.share(*self.share.read());
+        made
     }
 
     /// All known tenants, in no particular order.
@@ -112,13 +127,14 @@ impl Tenants {
         {
             *place = Arc::new(new);
         }
+        self.get(&old.id).share(*self.share.read());
     }
 
     fn make(&self, id: TenantId) -> Tenant {
         let now = Instant::now();
         Tenant {
             id,
-            quotas: RwLock::new(Quotas::default()),
+            quotas: RwLock::default(),
             defaults: self.defaults,
             is_removed: AtomicBool::new(false),
             is_erased: AtomicBool::new(false),

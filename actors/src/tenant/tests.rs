@@ -309,3 +309,41 @@ fn a_family_has_the_bounds_of_the_day_and_each_member_brings_its_spending_once()
     );
     assert_eq!(family.counter().spent().tokens, 7);
 }
+
+#[tokio::test(start_paused = true)]
+async fn quotas_are_divided_between_hosts_and_limits_of_a_host_are_not() {
+    let limits = crate::limits::Limits::default();
+    let tenants = super::Tenants::new(&limits);
+    let quotas = Quotas {
+        requests_per_minute: Some(30),
+        prompts_max: Some(6),
+        ..Quotas::default()
+    };
+    tenants
+        .get(&"a".parse().unwrap())
+        .configure(quotas, Budget::default());
+
+    tenants.share(HostShare { hosts: 3, place: 0 });
+
+    let shared = tenants.get(&"a".parse().unwrap());
+    let admitted = |tenant: &Arc<Tenant>, count: usize| {
+        let seats: Vec<_> = (0..count).map(|_| tenant.admit()).collect();
+        seats.iter().filter(|seat| seat.is_ok()).count()
+    };
+    assert_eq!(admitted(&shared, 4), 2, "prompts at once");
+    assert_eq!(
+        (0..20).filter(|_| shared.admit().is_ok()).count(),
+        8,
+        "of ten a minute"
+    );
+    assert_eq!(shared.quotas(), quotas, "what is configured is shown");
+    // A tenant that comes later, and one whose data was erased.
+    let late = tenants.get(&"late".parse().unwrap());
+    late.configure(quotas, Budget::default());
+    assert_eq!(admitted(&late, 4), 2);
+    tenants.renew(&late);
+    let renewed = tenants.get(&"late".parse().unwrap());
+    assert_eq!(admitted(&renewed, 4), 2);
+    let unlimited = tenants.get(&"other".parse().unwrap());
+    assert_eq!(admitted(&unlimited, 10), 10);
+}

@@ -16,7 +16,7 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 
 use crate::{
-    ids::{Scope, Seq, TenantId},
+    ids::{Epoch, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
     memory::MemorySessions,
     policy::Amount,
@@ -39,6 +39,18 @@ struct Owners {
     owner_of: HashMap<Scope, usize>,
     hosts: usize,
     gone: HashSet<usize>,
+    /// The last epochs of deleted journals.
+    deleted: HashMap<Scope, Epoch>,
+    bug: Option<Bug>,
+}
+
+/// What a store may get wrong. Planted by the test of the explorer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    OwnerNotCompared,
+    ReleasesOfOthers,
+    NoTombstone,
+    LostAppend,
 }
 
 impl Owners {
@@ -81,6 +93,11 @@ impl ClusterSessions {
     pub fn expire(&self) {
         self.cluster.owners.lock().gone.insert(self.me);
     }
+
+    /// The others take this host for alive again.
+    pub fn return_alive(&self) {
+        self.cluster.owners.lock().gone.remove(&self.me);
+    }
 }
 
 impl ClusterSessions {
@@ -91,9 +108,24 @@ impl ClusterSessions {
         let scope = append.scope.clone();
         let is_owner = owners.owner_of.get(&scope) == Some(&self.me);
         let is_activation = append.epoch != append.expected.epoch;
+        let is_compared = owners.bug != Some(Bug::OwnerNotCompared);
         let (reply, answer) = std::sync::mpsc::channel();
         let sessions = &self.cluster.sessions;
-        if is_owner || is_activation && owners.other(&scope, self.me).is_none() {
+        let is_of_deleted = append.expected == Head::default()
+            && owners.bug != Some(Bug::NoTombstone)
+            && owners
+                .deleted
+                .get(&scope)
+                .is_some_and(|last| append.epoch <= *last);
+        if is_of_deleted {
+            let found = Head::default();
+            return Err(AppendError::Conflict { scope, found });
+        }
+        let is_free = !is_compared || is_activation && owners.other(&scope, self.me).is_none();
+        if owners.bug == Some(Bug::LostAppend) && append.expected.seq == Seq(1) {
+            return Ok(());
+        }
+        if is_owner || is_free {
             let done = Box::new(move |result| drop(reply.send(result)));
             sessions.append(Append { done, ..append });
         } else {
@@ -142,7 +174,8 @@ impl SessionBackend for ClusterSessions {
 
     fn release(&self, scope: &Scope) {
         let mut owners = self.cluster.owners.lock();
-        if owners.owner_of.get(scope) == Some(&self.me) {
+        let is_owner = owners.owner_of.get(scope) == Some(&self.me);
+        if is_owner || owners.bug == Some(Bug::ReleasesOfOthers) {
             owners.owner_of.remove(scope);
         }
     }
@@ -179,7 +212,15 @@ impl SessionBackend for ClusterSessions {
     }
 
     fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.cluster.owners.lock().owner_of.remove(scope);
+        let mut owners = self.cluster.owners.lock();
+        owners.owner_of.remove(scope);
+        // The journals in memory answer at once.
+        let head = self.cluster.sessions.head(scope).now_or_never();
+        if let Some(Ok(head)) = head
+            && head != Head::default()
+        {
+            owners.deleted.insert(scope.clone(), head.epoch);
+        }
         self.cluster.sessions.delete(scope)
     }
 
@@ -271,5 +312,66 @@ mod tests {
     async fn one_host_of_a_cluster_keeps_the_contract_of_a_session_backend() {
         contract::session_backend(async || MemoryCluster::new().host() as Arc<dyn SessionBackend>)
             .await;
+    }
+
+    /// Bounds of the explorations: entries, changes in flight, deletions. Together they take a debug
+    /// build some seconds; the long form adds the last.
+    const BOUNDS: [(u64, usize, u32); 3] = [(2, 1, 1), (2, 2, 0), (3, 1, 1)];
+
+    fn bounds((entries, in_flight, deletions): (u64, usize, u32)) -> contract::FenceBounds {
+        contract::FenceBounds {
+            entries,
+            in_flight,
+            deletions,
+        }
+    }
+
+    fn fence_hosts(bug: Option<Bug>) -> contract::FenceHosts {
+        let cluster = MemoryCluster::new();
+        cluster.owners.lock().bug = bug;
+        let hosts = [cluster.host(), cluster.host()];
+        let lives = hosts.clone();
+        contract::FenceHosts {
+            hosts: hosts.map(|host| host as Arc<dyn SessionBackend>),
+            set_alive: Box::new(move |host, alive| {
+                match alive {
+                    true => lives[host].return_alive(),
+                    false => lives[host].expire(),
+                }
+                Box::pin(ready(()))
+            }),
+            name: "f".into(),
+        }
+    }
+
+    #[tokio::test]
+    async fn no_order_of_two_hosts_breaks_the_fence() {
+        let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+        for reach in BOUNDS.into_iter().take(if is_long { 3 } else { 2 }) {
+            let hosts = fence_hosts(None);
+
+            let states = contract::explore_fence(&hosts, bounds(reach))
+                .await
+                .unwrap();
+
+            assert!(states > 5000, "{states} states are not all");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_explorer_of_the_fence_finds_planted_bugs() {
+        for (bug, rule) in [
+            (Bug::OwnerNotCompared, "two hosts own the journal"),
+            (Bug::ReleasesOfOthers, "an append was refused"),
+            (Bug::NoTombstone, "a stale append passed"),
+            (Bug::LostAppend, "the journal is not what was acknowledged"),
+        ] {
+            let hosts = fence_hosts(Some(bug));
+
+            let found = contract::explore_fence(&hosts, bounds(BOUNDS[0])).await;
+
+            let found = found.expect_err("the bug is found");
+            assert!(found.starts_with(rule), "{bug:?}: {found}");
+        }
     }
 }

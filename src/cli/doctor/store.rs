@@ -11,8 +11,8 @@ use super::Finding;
 use crate::{
     app::TENANT,
     cli::terminal::{counted, sanitize},
-    config::{Config, DatabaseAddress, Store},
-    storage::{Check, Postgres, Sqlite, SqliteOptions},
+    config::{Config, Store},
+    storage::{Check, Sqlite, SqliteOptions},
 };
 
 /// Size of the log in bytes above which something keeps it from being emptied.
@@ -31,7 +31,7 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
                 "they are lost when the process ends; `sqlite:PATH` stores them",
             )];
         }
-        Store::Postgres(address) => return vec![database(address).await],
+        Store::Postgres(address) => return super::database::findings(address).await,
         Store::Sqlite(path) => path,
     };
     let log = log_of(path);
@@ -71,35 +71,6 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
         Err(error) => findings.push(Finding::fail("store", error.to_string(), remedy(&error))),
     }
     findings
-}
-
-/// Opens a database as `serve` would.
-async fn database(address: &DatabaseAddress) -> Finding {
-    let shown = address.shown();
-    let opened = match Postgres::open(address.expose()).await {
-        Ok(store) => store.info().await,
-        Err(error) => Err(error),
-    };
-    match opened {
-        Ok(info) => Finding::ok(
-            "store",
-            format!(
-                "{shown} answers (PostgreSQL {}), has the current schema and {}{}",
-                info.server,
-                counted(info.conversations, "conversation"),
-                match info.hosts {
-                    0 => String::new(),
-                    1 => "; a host serves it now".to_owned(),
-                    hosts => format!("; {hosts} hosts serve it now"),
-                }
-            ),
-        ),
-        Err(error) => Finding::fail(
-            "store",
-            format!("{shown}: {error}"),
-            "check `[store] url`, and that the server runs",
-        ),
-    }
 }
 
 fn remedy(error: &StoreError) -> &'static str {

@@ -183,10 +183,20 @@ async fn make(work: &Work<'_>, wanted: Wanted<'_>) -> Made {
 }
 
 async fn delete(work: &Work<'_>, scope: &Scope) -> Result<Change, Error> {
-    let Some((conv, _)) = work.lock(scope).await? else {
+    let Some((conv, head)) = work.lock(scope).await? else {
         return Ok(Change::default());
     };
     let bytes = work.remove(conv).await?;
+    let (tenant, id) = (scope.tenant.as_str(), scope.conversation.as_str());
+    work.run(
+        include_str!("sql/delete_mark.sql"),
+        &[
+            (&tenant, Type::TEXT),
+            (&id, Type::TEXT),
+            (&int(head.epoch.0), Type::INT8),
+        ],
+    )
+    .await?;
     Ok(Change::found(bytes.saturating_neg()))
 }
 

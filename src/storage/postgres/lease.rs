@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use callboard_actors::ports::StoreError;
+use callboard_actors::{policy::HostShare, ports::StoreError};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     sync::watch,
@@ -38,21 +38,26 @@ const BEAT: Duration = Duration::from_secs(2);
 /// 12 s after which others take it for dead.
 const SURE: Duration = Duration::from_secs(6);
 
+/// After how long without a beat a host counts as dead; the statements have the same number.
+const DEAD: Duration = Duration::from_secs(12);
+
 /// The holder of the right that hosts share.
 const SHARED: &str = "several hosts";
 
 /// Takes the right, and enters the host. Time is that of the database, so clocks of hosts do not
 /// matter. A host that was silent for 12 s is taken for dead.
-const TAKE: &str = "WITH old AS (DELETE FROM callboard.host WHERE beat_at < now() - interval '1 hour'), \
+const TAKE: &str = concat!(
+    "WITH old AS (DELETE FROM callboard.host WHERE beat_at < now() - interval '1 hour'), \
      taken AS (INSERT INTO callboard.serving AS s (one, holder, beat_at) VALUES (true, $1, now()) \
      ON CONFLICT (one) DO UPDATE SET holder = excluded.holder, beat_at = excluded.beat_at \
-     WHERE s.holder = excluded.holder OR s.beat_at < now() - interval '12 seconds' RETURNING 1) \
-     INSERT INTO callboard.host (boot, address, beat_at) SELECT $2, $3, now() FROM taken \
-     ON CONFLICT (boot) DO UPDATE SET beat_at = excluded.beat_at RETURNING 1";
+     WHERE s.holder = excluded.holder OR s.beat_at < now() - interval '12 seconds' RETURNING 1) ",
+    include_str!("sql/beat.sql")
+);
 
-const RENEW: &str = "WITH held AS (UPDATE callboard.serving SET beat_at = now() WHERE holder = $1 RETURNING 1) \
-     INSERT INTO callboard.host (boot, address, beat_at) SELECT $2, $3, now() FROM held \
-     ON CONFLICT (boot) DO UPDATE SET beat_at = excluded.beat_at RETURNING 1";
+const RENEW: &str = concat!(
+    "WITH taken AS (UPDATE callboard.serving SET beat_at = now() WHERE holder = $1 RETURNING 1) ",
+    include_str!("sql/beat.sql")
+);
 
 /// The last host that leaves gives the right back.
 const RELEASE: &str = "WITH gone AS (DELETE FROM callboard.host WHERE boot = $2 AND address = $3) \
@@ -67,6 +72,9 @@ pub(super) struct Membership {
     /// Until when no other host can take this one for dead, in milliseconds since the machine
     /// started, suspended time included. 0: not any more.
     sure_until_ms: AtomicU64,
+    /// From when this host believes that hosts without a beat are gone: after the database was away,
+    /// none has had the time to beat. By the same clock.
+    takes_over_from_ms: AtomicU64,
 }
 
 impl Membership {
@@ -78,6 +86,7 @@ impl Membership {
             boot: format!("{:032x}", u128::from_be_bytes(id)),
             is_host: AtomicBool::new(false),
             sure_until_ms: AtomicU64::new(0),
+            takes_over_from_ms: AtomicU64::new(0),
         })
     }
 
@@ -93,16 +102,29 @@ impl Membership {
         self.owner().is_none() || now_ms() < self.sure_until_ms.load(Ordering::Acquire)
     }
 
+    /// Whether this host may take over the rounds of hosts that seem to be gone.
+    pub(super) fn may_take_over(&self) -> bool {
+        now_ms() >= self.takes_over_from_ms.load(Ordering::Acquire)
+    }
+
     /// Notes a beat that was sent at `sent_ms` and stored.
     fn confirmed(&self, sent_ms: u64) {
-        let sure_ms = u64::try_from(SURE.as_millis()).unwrap_or(u64::MAX);
-        self.sure_until_ms
-            .store(sent_ms.saturating_add(sure_ms), Ordering::Release);
+        let was_sure_until_ms = self
+            .sure_until_ms
+            .swap(after(sent_ms, SURE), Ordering::AcqRel);
+        if was_sure_until_ms != 0 && was_sure_until_ms < sent_ms {
+            self.takes_over_from_ms
+                .store(after(sent_ms, DEAD), Ordering::Release);
+        }
     }
 
     fn doubt(&self) {
         self.sure_until_ms.store(0, Ordering::Release);
     }
+}
+
+fn after(ms: u64, duration: Duration) -> u64 {
+    ms.saturating_add(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Milliseconds of a clock that goes on while the process is stopped and the machine suspended.
@@ -138,6 +160,7 @@ impl Drop for Host {
 #[must_use = "dropping it lets another host take over within 12 seconds"]
 pub struct ServingLease {
     lost: watch::Receiver<bool>,
+    share: watch::Receiver<HostShare>,
     beating: JoinHandle<()>,
     release: watch::Sender<bool>,
 }
@@ -162,16 +185,18 @@ impl ServingLease {
         let client = host.connector.connect().await.map_err(unavailable)?;
         let sent = now_ms();
         let taken = host.run(&client, TAKE).await;
-        if !taken.map_err(|failure| unavailable(failure.describe()))? {
+        let Some(first) = taken.map_err(|failure| unavailable(failure.describe()))? else {
             return Ok(None);
-        }
+        };
         host.membership.confirmed(sent);
         host.membership.is_host.store(true, Ordering::Release);
         let (losing, lost) = watch::channel(false);
         let (release, released) = watch::channel(false);
-        let beating = tokio::spawn(beat(host, client, losing, released));
+        let (sharing, share) = watch::channel(first);
+        let beating = tokio::spawn(beat(host, client, (losing, sharing), released));
         Ok(Some(Self {
             lost,
+            share,
             beating,
             release,
         }))
@@ -188,6 +213,11 @@ impl ServingLease {
         }
     }
 
+    /// This host's part of what the hosts that are alive keep together, as of the last beat.
+    pub fn share(&self) -> watch::Receiver<HostShare> {
+        self.share.clone()
+    }
+
     /// Gives the right back, so that the next host need not wait.
     pub async fn release(self) {
         let _ = self.release.send(true); // Fails if the task has ended.
@@ -200,7 +230,7 @@ impl ServingLease {
 async fn beat(
     host: Host,
     client: Client,
-    lost: watch::Sender<bool>,
+    (lost, sharing): (watch::Sender<bool>, watch::Sender<HostShare>),
     mut released: watch::Receiver<bool>,
 ) {
     let mut client = Some(client);
@@ -226,13 +256,16 @@ async fn beat(
             continue;
         };
         if is_end {
-            drop(host.run(open, RELEASE).await);
+            drop(host.leave(open).await);
             return;
         }
         let sent = now_ms();
         match host.run(open, RENEW).await {
-            Ok(true) => host.membership.confirmed(sent),
-            Ok(false) => {
+            Ok(Some(share)) => {
+                host.membership.confirmed(sent);
+                sharing.send_if_modified(|known| std::mem::replace(known, share) != share);
+            }
+            Ok(None) => {
                 let _ = lost.send(true); // Fails if the lease was dropped.
                 return;
             }
@@ -247,15 +280,63 @@ async fn beat(
 }
 
 impl Host {
-    /// Whether a statement found a row.
-    async fn run(&self, client: &Client, sql: &str) -> Result<bool, Failure> {
+    /// Says that the host is there; returns its share unless the right is not its own.
+    async fn run(&self, client: &Client, sql: &str) -> Result<Option<HostShare>, Failure> {
         let sql = self.connector.sql(sql);
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
+        let [holder, boot, address] = self.names();
+        let program = (
+            &env!("CARGO_PKG_VERSION") as &(dyn ToSql + Sync),
+            Type::TEXT,
+        );
+        let parameters = [holder, boot, address, program];
+        let rows = within(STATEMENT_MAX, client.query_typed(&sql, &parameters)).await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let count = |column| {
+            row.try_get(column)
+                .map(|n: i64| u32::try_from(n).unwrap_or(0))
+        };
+        Ok(Some(HostShare {
+            hosts: count(0)?,
+            place: count(1)?,
+        }))
+    }
+
+    async fn leave(&self, client: &Client) -> Result<(), Failure> {
+        let sql = self.connector.sql(RELEASE);
+        within(STATEMENT_MAX, client.query_typed(&sql, &self.names())).await?;
+        Ok(())
+    }
+
+    fn names(&self) -> [(&(dyn ToSql + Sync), Type); 3] {
+        [
             (&self.holder, Type::TEXT),
             (&self.membership.boot, Type::TEXT),
             (&self.address, Type::TEXT),
-        ];
-        let rows = within(STATEMENT_MAX, client.query_typed(&sql, &parameters)).await?;
-        Ok(!rows.is_empty())
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_that_missed_beats_gives_the_others_time_to_beat_before_it_takes_over() {
+        let membership = Membership::new().unwrap();
+        let takes_over_from = || membership.takes_over_from_ms.load(Ordering::Acquire);
+
+        for sent in [1000, 3000, 5000] {
+            membership.confirmed(sent);
+        }
+        assert_eq!(takes_over_from(), 0);
+        assert!(membership.may_take_over());
+        // The database was away.
+        membership.confirmed(40_000);
+
+        assert_eq!(takes_over_from(), 52_000);
+        membership.confirmed(42_000);
+        assert_eq!(takes_over_from(), 52_000);
     }
 }

@@ -24,14 +24,16 @@ mod transaction;
 mod artifacts;
 mod notes;
 mod control;
+mod info;
 mod lease;
 
 pub use artifacts::PostgresArtifacts;
 pub use control::{PostgresControl, TenantChange, TenantChanges};
+pub use info::{DatabaseHost, DatabaseInfo, HeadTable};
 pub use lease::ServingLease;
 pub use notes::PostgresNotes;
 pub use options::PostgresOptions;
-pub use read::{DatabaseInfo, Orphan};
+pub use read::Orphan;
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -189,11 +191,15 @@ impl Postgres {
             .await
     }
 
-    /// Returns at most `count` conversations whose round runs and whose host is gone.
+    /// Returns at most `count` conversations whose round runs and whose host is gone. None in the first
+    /// 12 s after the database was away: no host had the time to say that it is there.
     ///
     /// # Errors
     /// `Unavailable`.
     pub async fn orphans(&self, count: usize) -> Result<Vec<Orphan>, StoreError> {
+        if !self.membership.may_take_over() {
+            return Ok(Vec::new());
+        }
         self.readers
             .read(None, move |reader| {
                 Box::pin(async move { reader.orphans(count).await })

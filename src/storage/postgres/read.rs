@@ -120,7 +120,7 @@ fn fault(digests: &Digests, next: Seq, entry: &(Seq, Bytes, Vec<u8>)) -> Option<
 }
 
 impl Reader<'_> {
-    async fn query(
+    pub(super) async fn query(
         &self,
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
@@ -483,36 +483,4 @@ fn summary(row: &Row) -> Result<Option<SessionSummary>, Error> {
         updated_at: at(6)?,
         failed: row.try_get(7)?,
     }))
-}
-
-/// What a database is, for people who check it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DatabaseInfo {
-    /// The version of the server, such as `15.18`.
-    pub server: String,
-    /// Stored conversations of all tenants.
-    pub conversations: u64,
-    /// Hosts that serve the database now.
-    pub hosts: u64,
-}
-
-impl Reader<'_> {
-    pub(super) async fn info(&self) -> Result<DatabaseInfo, Failed> {
-        let rows = self
-            .query(
-                "SELECT split_part(current_setting('server_version'), ' ', 1), \
-                 (SELECT count(*) FROM callboard.conversation), \
-                 (SELECT count(*) FROM callboard.host WHERE beat_at > now() - interval '12 seconds')",
-                &[],
-            )
-            .await?;
-        let row = rows
-            .first()
-            .ok_or_else(|| unavailable("the database did not answer as expected"))?;
-        Ok(DatabaseInfo {
-            server: row.try_get(0)?,
-            conversations: nat(row.try_get(1)?),
-            hosts: nat(row.try_get(2)?),
-        })
-    }
 }

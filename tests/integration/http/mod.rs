@@ -12,6 +12,7 @@ mod limits;
 mod matrix;
 mod openai;
 mod outage;
+mod owners;
 mod peers;
 mod pressure;
 mod rounds;

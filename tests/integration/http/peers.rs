@@ -34,7 +34,7 @@ impl Peers for Other {
         &'a self,
         _: &'a str,
         request: Request,
-    ) -> BoxFuture<'a, Result<Answer, String>> {
+    ) -> BoxFuture<'a, Result<Answer, NotForwarded>> {
         let id = request.headers()["x-request-id"].to_str().unwrap();
         self.0.lock().push(id.to_owned());
         Box::pin(async { Ok(Answer::new("theirs".into())) })

@@ -135,8 +135,19 @@ async fn a_standby_takes_over_the_rounds_of_a_host_that_was_killed() {
 }
 
 /// A host that others on the database reach.
-fn with_peers(model: &ModelServer, database: &str, hash: &str) -> (Home, Served) {
-    let home = home(model, database, hash);
+pub fn with_peers(model: &ModelServer, database: &str, hash: &str) -> (Home, Served) {
+    limited_with_peers(model, database, hash, "")
+}
+
+/// Such a host, with more about its provider.
+fn limited_with_peers(
+    model: &ModelServer,
+    database: &str,
+    hash: &str,
+    provider: &str,
+) -> (Home, Served) {
+    let tenant = format!("{provider}[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{hash}\"\n");
+    let home = configured(model, database, &tenant);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
@@ -188,11 +199,15 @@ async fn two_hosts_behind_a_balancer_are_one_service() {
     let unknown = first.get("/v1/conversations/a", &acme.key).await;
     assert_eq!(unknown.status, StatusCode::NOT_FOUND);
     let checked = one.run(&["doctor"]);
-    assert!(
-        checked.out.contains("2 hosts serve it now"),
-        "{}",
-        checked.out
-    );
+    let version = env!("CARGO_PKG_VERSION");
+    for text in [
+        "2 hosts serve it now",
+        &format!("{} {version}, ", first.url()),
+        "the database\n",
+        "connections to the server are in use",
+    ] {
+        assert!(checked.out.contains(text), "{text}: {}", checked.out);
+    }
     // An orderly stop leaves the conversations to the other host at once.
     let ended = first.stop();
     assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -277,4 +292,51 @@ async fn a_stream_that_was_sent_on_ends_when_the_conversation_moves_again() {
         watched.await.is_ok(),
         "the stream goes on at a host that is no owner"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_keep_the_limits_of_a_provider_together_and_the_last_one_has_them_alone() {
+    let test = "hosts_keep_the_limits_of_a_provider_together_and_the_last_one_has_them_alone";
+    let Some(server) = server(test) else {
+        return;
+    };
+    let database = database(&server, "limits");
+    let begun: String = sse(anthropic_text("So far").iter().take(3));
+    let model =
+        ModelServer::answering(move |_| Reply::stream().send(begun.clone()).then(Step::Stall))
+            .await;
+    let acme = Key::new(&Home::new());
+    let limited = "concurrency = 4\n";
+    let (_one, first) = limited_with_peers(&model, &database, &acme.hash, limited);
+    let (_two, second) = limited_with_peers(&model, &database, &acme.hash, limited);
+    first.wait_for_log("limits are divided between 2 hosts");
+
+    for (host, name) in [(&first, "one"), (&second, "two")] {
+        for n in 0..6 {
+            let path = format!("/v1/conversations/{name}-{n}/messages");
+            let background = [("prefer", "respond-async")];
+            let body = Some(json!({"content": "Go."}));
+            let answer = host.ask_with(Method::POST, &path, &acme.key, body, &background);
+            assert_eq!(answer.await.status, StatusCode::ACCEPTED);
+        }
+    }
+    model.requests_came(4).await;
+    // Every prompt is accepted, and what could start did.
+    let waiting = async |host: &Served, path: &str| {
+        let seen = host.get(path, &acme.key).await.body.to_string();
+        assert!(
+            seen.contains("waiting") || seen.contains("running"),
+            "{seen}"
+        );
+    };
+    waiting(&first, "/v1/conversations/one-5").await;
+    waiting(&second, "/v1/conversations/two-5").await;
+    assert_eq!(model.requests().len(), 4, "two of each host");
+
+    second.signal("KILL");
+    drop(second);
+
+    first.wait_for_log("limits are divided between 1 host");
+    // The four calls of one host, and the two that ended with the other one.
+    model.requests_came(6).await;
 }

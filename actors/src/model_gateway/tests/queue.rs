@@ -472,3 +472,77 @@ async fn the_expected_wait_follows_the_pace_of_this_queue() {
     );
     assert_eq!(second, first, "what was long ago says nothing of now");
 }
+
+/// Three hosts with a gateway each to one provider.
+fn hosts(model: &Arc<Timed>, config: &GatewayConfig) -> Vec<ModelGatewayRef> {
+    let shared = |place| {
+        let gateway = gateway(model, config.clone());
+        gateway.share(HostShare { hosts: 3, place });
+        gateway
+    };
+    (0..3).map(shared).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_that_share_a_provider_keep_its_rate_together_while_one_leaves() {
+    let model = Arc::new(Timed::new(ScriptedModel::always(Reply::text("hi"))));
+    let config = GatewayConfig {
+        requests_per_minute: Some(60),
+        ..config()
+    };
+    let hosts = hosts(&model, &config);
+    let calls = hosts
+        .iter()
+        .flat_map(|host| (0..100).map(|_| spawn(host, "a")));
+    let calls: Vec<_> = calls.collect();
+    let started = || model.times().len();
+
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let first = started();
+    // One host is gone, and after a while the others have its part.
+    calls
+        .iter()
+        .take(100)
+        .for_each(tokio::task::JoinHandle::abort);
+    for (place, host) in (0..).zip(&hosts[1..]) {
+        host.share(HostShare { hosts: 2, place });
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let second = started() - first;
+
+    // A minute's worth, and the burst of ten that one host has too.
+    assert!((60..=70).contains(&first), "{first}");
+    assert!((58..=64).contains(&second), "{second}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hosts_that_share_a_provider_keep_its_calls_at_once_together() {
+    let slow = Reply::text("hi").after(Duration::from_secs(3600));
+    let model = Arc::new(Timed::new(ScriptedModel::always(slow)));
+    let config = GatewayConfig {
+        calls_max: 8,
+        calls_are_shared: true,
+        ..config()
+    };
+    let hosts = hosts(&model, &config);
+
+    let _calls: Vec<_> = hosts
+        .iter()
+        .flat_map(|host| (0..20).map(|_| spawn(host, "a")))
+        .collect();
+    settle().await;
+
+    assert_eq!(model.times().len(), 8);
+    // What limits this host alone is not divided.
+    let own = gateway(
+        &model,
+        GatewayConfig {
+            calls_are_shared: false,
+            ..config
+        },
+    );
+    own.share(HostShare { hosts: 3, place: 0 });
+    let _own: Vec<_> = (0..20).map(|_| spawn(&own, "a")).collect();
+    settle().await;
+    assert_eq!(model.times().len(), 16);
+}

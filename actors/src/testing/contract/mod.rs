@@ -16,7 +16,8 @@ pub use llm_provider::{Scene, Stage, TEXT, example_request, llm_provider};
 pub use platform::{clock, entropy};
 pub use sandbox::sandbox;
 pub use session_backend::{
-    DamagedRow, TwoHosts, session_backend, session_backend_on_damage, session_owners,
+    DamagedRow, FenceBounds, FenceHosts, TwoHosts, explore_fence, session_backend,
+    session_backend_on_damage, session_owners,
 };
 pub use skill_source::{SkillWithFiles, example_skills, skill_source};
 pub use tool::{example_context, tool};

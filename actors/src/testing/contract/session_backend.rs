@@ -1,6 +1,7 @@
 //! The contract suite of journal stores.
 
 mod damage;
+mod fence;
 mod lists;
 mod owners;
 mod shortened;
@@ -19,6 +20,7 @@ use crate::{
 };
 
 pub use damage::{DamagedRow, session_backend_on_damage};
+pub use fence::{FenceBounds, FenceHosts, explore_fence};
 use lists::{
     a_failed_mark_is_seen_and_cleared, lists_are_paged_in_order,
     lists_leave_out_subagents_unless_they_are_asked_for,

@@ -7,7 +7,9 @@ WITH want AS (
 ),
 born AS (
     INSERT INTO callboard.conversation (tenant, id, created_at)
-    SELECT tenant, id, $10 FROM want WHERE was_epoch = 0 AND was_seq = 0 ORDER BY tenant, id
+    SELECT tenant, id, $10 FROM want WHERE was_epoch = 0 AND was_seq = 0
+      AND NOT EXISTS (SELECT FROM callboard.deleted d WHERE d.tenant = want.tenant AND d.id = want.id AND d.epoch >= want.epoch)
+    ORDER BY tenant, id
     ON CONFLICT DO NOTHING
     RETURNING conv, tenant, id
 ),

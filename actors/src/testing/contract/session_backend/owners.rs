@@ -31,6 +31,7 @@ pub async fn session_owners(make: impl AsyncFn() -> TwoHosts) {
     a_conversation_that_is_given_up_goes_to_the_next_host(make().await).await;
     a_conversation_of_a_silent_host_goes_to_the_next_host(make().await).await;
     two_hosts_that_activate_at_once_have_one_winner(make().await).await;
+    a_deleted_conversation_does_not_come_back(make().await).await;
 }
 
 async fn a_conversation_belongs_to_the_host_that_appended(hosts: TwoHosts) {
@@ -155,4 +156,23 @@ async fn two_hosts_that_activate_at_once_have_one_winner(hosts: TwoHosts) {
         assert!(loser.load_to_own(&talk).await.is_err());
         write(winner, &talk, head(1, 1), 1, 2).await.unwrap();
     }
+}
+
+async fn a_deleted_conversation_does_not_come_back(hosts: TwoHosts) {
+    let (first, second) = (&*hosts.first, &*hosts.second);
+    let talk = scope("t", "c");
+    // The first host looked before there was a conversation, and its append is late.
+    assert_eq!(first.load_to_own(&talk).await.unwrap(), Loaded::default());
+    write(second, &talk, head(0, 0), 7, 1).await.unwrap();
+    write(second, &talk, head(7, 1), 8, 2).await.unwrap();
+    assert!(second.delete(&talk).await.unwrap());
+
+    let late = write(first, &talk, head(0, 0), 7, 1).await;
+
+    assert!(late.is_err(), "{late:?}");
+    assert_eq!(first.load(&talk).await.unwrap(), Loaded::default());
+    assert!(write(first, &talk, head(0, 0), 8, 1).await.is_err());
+    // A new one begins later, on any host.
+    write(first, &talk, head(0, 0), 9, 1).await.unwrap();
+    write(first, &talk, head(9, 1), 9, 2).await.unwrap();
 }
