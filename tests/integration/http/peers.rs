@@ -11,6 +11,8 @@ use tokio::{
     net::TcpStream,
 };
 
+use callboard::http::NotForwarded;
+
 use super::*;
 
 /// Another host that owns every conversation, and records what it is sent.
