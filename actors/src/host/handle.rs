@@ -198,14 +198,6 @@ impl ConversationHandle {
         .await
     }
 
-    /// Sends the result of a call of a tool that this caller brought.
-    ///
-    /// # Errors
-    /// As [`ConversationHandle::client_tool_results`].
-    pub async fn client_tool_result(&self, result: ClientToolResult) -> Result<(), SendError> {
-        self.client_tool_results([result]).await
-    }
-
     /// Sends results of calls of tools that this caller brought, in any order: all are accepted, or
     /// none. When the last open call of its batch has its result, the round goes on. The same
     /// result may be sent again.

@@ -21,7 +21,9 @@ pub use self::{
 };
 use super::{
     Context, ConversationMetrics, Entry, RoundMarks, SkillState, Spent, ToolAggregate,
+    ToolExecutionResult,
     client_keys::{KnownKey, OlderKeys},
+    digest,
 };
 use crate::{
     chat::{ClientTools, History, Message, MessageList, ModelParameters, Usage},
@@ -42,6 +44,12 @@ pub(crate) const CHILD_KEY: &str = "subagent of ";
 /// Prefix of the key under which the digest of a caller's tool result is remembered; the id of the
 /// call follows. The first character keeps it apart from the keys that clients choose.
 const CLIENT_RESULT_KEY: &str = "\u{1f}result of ";
+
+/// Digest of what the model reads of a result, to know a result that is sent again.
+pub(crate) fn result_digest(outcome: &ToolExecutionResult) -> u64 {
+    let kind: &[u8] = if outcome.is_error { b"e" } else { b"r" };
+    digest(&[kind, outcome.observation.as_bytes()].concat())
+}
 
 /// The key under which the digest of the caller's result of a call is remembered.
 fn client_result_key(tool_call_id: &str) -> String {

@@ -310,13 +310,13 @@ mod tests {
             ..Durable::default()
         };
         let marked = Durable {
-            rounds: marks(&[1]),
+            rounds: marks(&[2]),
             ..unmarked.clone()
         };
 
         assert_eq!(
             (unmarked.round_starts(), marked.round_starts()),
-            (vec![0, 2], vec![1])
+            (vec![0, 2], vec![2])
         );
     }
 }

@@ -34,11 +34,11 @@ pub use budget::Spent;
 pub(crate) use budget::{BUDGET_REMINDER, amount, of};
 pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
-pub(crate) use durable::CHILD_KEY;
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, CREATE_SUBAGENT, Call, CallState, Durable, FallbackCall,
     FoldError, OpenRound, OutputRequest, Phase, fold, restore,
 };
+pub(crate) use durable::{CHILD_KEY, result_digest};
 pub(crate) use entry::call_digest;
 pub use entry::{
     ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, Entry, EntryBody, WithdrawReason, digest,

@@ -103,12 +103,6 @@ impl ToolExecutionResult {
             .unwrap_or_else(|| self.observation.clone())
     }
 
-    /// Digest of what the model reads, to know a result that is sent again.
-    pub(crate) fn text_digest(&self) -> u64 {
-        let kind: &[u8] = if self.is_error { b"e" } else { b"r" };
-        super::digest(&[kind, self.observation.as_bytes()].concat())
-    }
-
     /// Whether the call succeeded.
     pub fn success(&self) -> bool {
         !self.is_error

@@ -313,7 +313,7 @@ fn a_family_has_the_bounds_of_the_day_and_each_member_brings_its_spending_once()
 #[tokio::test(start_paused = true)]
 async fn quotas_are_divided_between_hosts_and_limits_of_a_host_are_not() {
     let limits = crate::limits::Limits::default();
-    let tenants = super::Tenants::new(&limits);
+    let tenants = super::Tenants::new(&limits, Arc::new(crate::memory::MemorySessions::new()));
     let quotas = Quotas {
         requests_per_minute: Some(30),
         prompts_max: Some(6),

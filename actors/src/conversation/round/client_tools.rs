@@ -6,14 +6,14 @@
 use std::collections::HashSet;
 
 use crate::{
-    chat::{ClientToolResult, RawJson},
+    chat::ClientToolResult,
     conversation::round::{
         DecisionBuilder, Effect, Refusal,
         decision::fits_bytes,
         tools::{finish_call, open},
     },
     ids::WaiterId,
-    journal::{Call, CallState, EntryBody, ToolExecutionResult},
+    journal::{Call, CallState, ToolExecutionResult, result_digest},
     tool::{ToolError, ToolErrorType},
 };
 
@@ -22,25 +22,6 @@ const NO_RESULT: &str = "NO_CLIENT_RESULT";
 
 /// The code of a call that failed at the caller.
 const FAILED: &str = "CLIENT_ERROR";
-
-/// Hands a call to the caller.
-pub(super) fn call(
-    decision: &mut DecisionBuilder<'_>,
-    index: u32,
-    call: &Call,
-    input: Option<RawJson>,
-) {
-    let expires_at = decision
-        .now
-        .plus_ms(decision.volatile.rules.client_result_ms);
-    decision.entry(EntryBody::ClientToolCalled {
-        call: index,
-        tool_call_id: call.tool_use.id.clone(),
-        name: call.tool_use.name.clone(),
-        input,
-        expires_at,
-    });
-}
 
 /// Takes the results of calls that are at the caller. A result that is there already is accepted
 /// once more, so that a caller may send again what it got no answer for.
@@ -65,7 +46,7 @@ pub(super) fn results(
                 let outcome = outcome(decision, call, result);
                 finished.push((index, call, outcome));
             }
-            (None, Some(known)) if known == plain(result).text_digest() => {}
+            (None, Some(known)) if known == result_digest(&plain(result)) => {}
             (None, Some(_)) => {
                 return decision.refuse(waiter, Refusal::AlreadyAnswered(id.to_owned()));
             }

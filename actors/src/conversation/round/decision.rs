@@ -125,7 +125,7 @@ fn fits_with<'a>(
     bounded(held + messages.into_iter().map(kept).sum::<usize>())
 }
 
-/// Refuses tool results of so many bytes, as [`fits`] refuses a message.
+/// Refuses tool results with these bytes, as [`fits`] refuses a message.
 pub(super) fn fits_bytes(durable: &Durable, added: usize) -> Result<(), Refusal> {
     bounded(durable.message_bytes().saturating_add(added))
 }

@@ -10,7 +10,7 @@ use crate::{
     conversation::round::{
         DecisionBuilder, Effect, StartTool,
         admission::{Admission, Opened, Subagents, admission, is_subagent, needs},
-        budget, client_tools,
+        budget,
         decision::is_plain_user,
         rules::CallCheck,
         skills,
@@ -105,7 +105,7 @@ pub(in crate::conversation) fn advance(
                 Progress::Asked
             }
             Some(Admission::AtClient { input }) => {
-                client_tools::call(decision, index_u32(index), call, input);
+                hand_over(decision, index_u32(index), call, input);
                 admissions.push(None);
                 Progress::Asked
             }
@@ -164,6 +164,20 @@ fn ask(
         reason: reason.to_owned(),
         expires_at,
         pattern,
+    });
+}
+
+/// Hands a call to the caller.
+fn hand_over(decision: &mut DecisionBuilder<'_>, index: u32, call: &Call, input: Option<RawJson>) {
+    let expires_at = decision
+        .now
+        .plus_ms(decision.volatile.rules.client_result_ms);
+    decision.entry(EntryBody::ClientToolCalled {
+        call: index,
+        tool_call_id: call.tool_use.id.clone(),
+        name: call.tool_use.name.clone(),
+        input,
+        expires_at,
     });
 }
 

@@ -3,7 +3,7 @@
 
 use super::{cast, client_laws, laws::Law, skill_laws};
 use crate::{
-    chat::RawJson,
+    chat::{Message, RawJson, Role},
     conversation::round::{
         Effect, Input, ModelOutcome,
         rules::{ApprovalMode, Recovery},
@@ -433,4 +433,20 @@ impl Law<'_> {
             body => panic!("{body:?} takes no call back"),
         }
     }
+}
+
+/// Whether an effect must wait for the commit: answers to callers, and tools with side effects.
+pub(super) fn must_wait(effect: &Effect) -> bool {
+    match effect {
+        Effect::Acknowledge { .. } | Effect::Answer { .. } => true,
+        Effect::StartTool(start) => {
+            cast::spec(start.spec.name()).expect("a known tool").effect != EffectClass::Pure
+        }
+        _ => false,
+    }
+}
+
+/// Whether a message may enter from outside.
+pub(super) fn is_plain_user(message: &Message) -> bool {
+    message.role() == Role::User && message.tool_result_ids().is_empty()
 }

@@ -8,9 +8,11 @@ use super::{
 use std::sync::Arc;
 
 use crate::{
-    chat::{ClientToolResult, ClientTools, RawJson, ToolChoice, ToolDefinition},
+    chat::{
+        ClientToolResult, ClientTools, ProviderStop, RawJson, Role, ToolChoice, ToolDefinition,
+    },
     conversation::{Command, round::Input},
-    journal::{Call, CallState, Durable, ToolExecutionResult},
+    journal::{Call, CallState, Durable, EntryBody, ToolExecutionResult, result_digest},
 };
 
 /// The tool that callers bring.
@@ -52,7 +54,7 @@ fn digest_of(result: &ClientToolResult) -> u64 {
         true => ToolExecutionResult::error_text("CLIENT_ERROR", result.content.as_str()),
         false => ToolExecutionResult::ok(result.content.as_str()),
     };
-    outcome.text_digest()
+    result_digest(&outcome)
 }
 
 impl World {
@@ -131,6 +133,28 @@ pub(super) fn refusal(state: &Durable, results: &[ClientToolResult]) -> Option<&
 }
 
 impl Law<'_> {
+    /// A call is handed to the caller that brought its tool, with the model's own input.
+    pub(super) fn client_call(&self, state: &Durable, body: &EntryBody, cancelling: bool) {
+        let EntryBody::ClientToolCalled {
+            call,
+            input,
+            expires_at,
+            name,
+            tool_call_id,
+        } = body
+        else {
+            return;
+        };
+        let call = &state.batch().expect("a batch is open").calls[*call as usize];
+        assert_eq!(
+            (name, tool_call_id),
+            (&call.tool_use.name, &call.tool_use.id)
+        );
+        assert!(call.state == CallState::Waiting && !cancelling);
+        assert!(is_brought(state, name) && input.is_none());
+        assert_eq!(*expires_at, self.now.plus_ms(RESULT_MS));
+    }
+
     /// A call at its caller ends by the caller's result, or because its time is over.
     pub(super) fn client_call_finished(&self, call: &Call, outcome: &ToolExecutionResult) {
         let CallState::AtClient { expires_at, at, .. } = &call.state else {
@@ -158,4 +182,18 @@ impl Law<'_> {
             other => panic!("a result out of nothing: {other:?}"),
         }
     }
+}
+
+/// Whether a prompt without a message has something to answer.
+pub(super) fn ends_with_user(state: &Durable) -> bool {
+    let last = state.history.messages().last();
+    last.is_some_and(|last| last.role() == Role::User)
+}
+
+/// Whether an answer with this stop reason runs its calls.
+pub(super) fn is_an_answer(stop: ProviderStop) -> bool {
+    !matches!(
+        stop,
+        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded
+    )
 }

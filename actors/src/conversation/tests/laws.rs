@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     budget_laws::is_reminder,
-    call_laws::{asks, calls},
+    call_laws::{asks, calls, is_plain_user, must_wait},
     cast, client_laws,
     entry_laws::{after_entry, expected_blocks},
     rounds::{after_rounds, fits, marks_hold},
@@ -49,28 +49,6 @@ pub(super) struct Law<'a> {
     /// The wire forms of answers that the provider paused: the only assistant messages that may end
     /// a request.
     pub(super) paused: &'a mut BTreeSet<Bytes>,
-}
-
-/// Whether an effect must wait for the commit: answers to callers, and tools with side effects.
-pub(super) fn must_wait(effect: &Effect) -> bool {
-    match effect {
-        Effect::Acknowledge { .. } | Effect::Answer { .. } => true,
-        Effect::StartTool(start) => {
-            cast::spec(start.spec.name()).expect("a known tool").effect != EffectClass::Pure
-        }
-        _ => false,
-    }
-}
-
-/// Whether a message may enter from outside.
-pub(super) fn is_plain_user(message: &Message) -> bool {
-    message.role() == Role::User && message.tool_result_ids().is_empty()
-}
-
-/// Whether a prompt without a message has something to answer.
-fn ends_with_user(state: &Durable) -> bool {
-    let last = state.history.messages().last();
-    last.is_some_and(|last| last.role() == Role::User)
 }
 
 impl Law<'_> {
@@ -211,7 +189,9 @@ impl Law<'_> {
                     Some((round_id, true)) => acknowledged(round_id, true),
                     Some((_, false)) => refused(&prompt.waiter, "idempotency_key_reused"),
                     None if self.before.draining => refused(&prompt.waiter, "draining"),
-                    None if prompt.message.is_none() && !(idle && ends_with_user(state)) => {
+                    None if prompt.message.is_none()
+                        && !(idle && client_laws::ends_with_user(state)) =>
+                    {
                         refused(&prompt.waiter, "nothing_to_answer")
                     }
                     None if steers => {
@@ -657,7 +637,7 @@ impl Law<'_> {
             EntryBody::LifeStarted { .. } => {}
             EntryBody::PromptAccepted { message, .. } => match message {
                 Some(message) => assert!(is_plain_user(message)),
-                None => assert!(ends_with_user(state)),
+                None => assert!(client_laws::ends_with_user(state)),
             },
             EntryBody::PromptWithdrawn { prompt_id, reason } => match reason {
                 WithdrawReason::ProviderAuth => {
@@ -708,7 +688,8 @@ impl Law<'_> {
                     output.refused < 2 && !cast::fits(&round.text()) && cancelling.is_none(),
                     "asked again at most twice, for a reason"
                 );
-                let words = matches!(round.phase, Phase::Ended { stop } if is_an_answer(stop));
+                let words =
+                    matches!(round.phase, Phase::Ended { stop } if client_laws::is_an_answer(stop));
                 assert!(words, "only an answer is judged");
             }
             EntryBody::RequestRefused { .. } | EntryBody::FellBack { .. } => {
@@ -811,21 +792,8 @@ impl Law<'_> {
                     denied == Some(*call),
                 );
             }
-            EntryBody::ClientToolCalled {
-                call,
-                input,
-                expires_at,
-                name,
-                tool_call_id,
-            } => {
-                let call = &state.batch().expect("a batch is open").calls[*call as usize];
-                assert_eq!(
-                    (name, tool_call_id),
-                    (&call.tool_use.name, &call.tool_use.id)
-                );
-                assert!(call.state == CallState::Waiting && cancelling.is_none());
-                assert!(client_laws::is_brought(state, name) && input.is_none());
-                assert_eq!(*expires_at, self.now.plus_ms(client_laws::RESULT_MS));
+            body @ EntryBody::ClientToolCalled { .. } => {
+                self.client_call(state, body, cancelling.is_some());
             }
             EntryBody::ApprovalAsked {
                 call,
@@ -1047,7 +1015,9 @@ impl Law<'_> {
                 },
             ) => (StopReason::Error, Some("cancelled".into())),
             (Phase::Ended { stop }, _)
-                if is_an_answer(*stop) && round.output.is_some() && !cast::fits(&round.text()) =>
+                if client_laws::is_an_answer(*stop)
+                    && round.output.is_some()
+                    && !cast::fits(&round.text()) =>
             {
                 assert_eq!(round.output.as_ref().map(|output| output.refused), Some(2));
                 (StopReason::Error, Some("output_refused".into()))
@@ -1219,13 +1189,6 @@ impl Law<'_> {
             );
         }
     }
-}
-
-fn is_an_answer(stop: ProviderStop) -> bool {
-    !matches!(
-        stop,
-        ProviderStop::MaxTokens | ProviderStop::Refusal | ProviderStop::ContextWindowExceeded
-    )
 }
 
 fn assert_refused(replies: &[&Effect], waiter: WaiterId, code: &str) {

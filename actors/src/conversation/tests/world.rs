@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use super::{
     Rng,
-    laws::{Law, must_wait},
+    call_laws::must_wait,
+    laws::Law,
     skill_laws,
     store::{Fault, Notice, Store},
 };

@@ -81,8 +81,8 @@ async fn results_in_any_order_beside_a_tool_of_the_host_end_the_batch_in_call_or
         "behind the host's"
     );
     let again = ClientToolResult::new("t3", "from the right");
-    talk.client_tool_result(again.clone()).await.unwrap();
-    talk.client_tool_result(again.clone()).await.unwrap();
+    talk.client_tool_results([again.clone()]).await.unwrap();
+    talk.client_tool_results([again.clone()]).await.unwrap();
     let failed = ClientToolResult::failed("t1", "no left here");
     talk.client_tool_results([failed]).await.unwrap();
 
@@ -96,9 +96,9 @@ async fn results_in_any_order_beside_a_tool_of_the_host_end_the_batch_in_call_or
             ("from the right".to_owned(), false)
         ]
     );
-    talk.client_tool_result(again).await.unwrap();
+    talk.client_tool_results([again]).await.unwrap();
     let other = ClientToolResult::new("t3", "something else");
-    let refused = talk.client_tool_result(other).await.unwrap_err();
+    let refused = talk.client_tool_results([other]).await.unwrap_err();
     assert_eq!(refused.code(), "already_answered");
 }
 
@@ -125,7 +125,7 @@ async fn a_result_for_a_call_that_is_not_the_callers_is_refused_whole() {
     let large = ClientToolResult::new("t1", large);
     assert_eq!(code(vec![large]).await, "invalid_prompt");
     let elsewhere = host.tenant("other").conversation("c-1");
-    let stranger = elsewhere.client_tool_result(result("t1")).await;
+    let stranger = elsewhere.client_tool_results([result("t1")]).await;
     assert_eq!(stranger.unwrap_err().code(), "not_found");
 
     let state = talk.state().await.unwrap();
@@ -168,7 +168,7 @@ async fn a_call_at_its_caller_outlives_sleep_and_the_host() {
     let host = build().await.unwrap();
     let talk = conversation(&host);
     let result = ClientToolResult::new("t1", "sunny");
-    talk.client_tool_result(result).await.unwrap();
+    talk.client_tool_results([result]).await.unwrap();
     let outcome = talk.watch(round_id).unwrap().outcome().await.unwrap();
 
     assert_eq!(outcome.text, "done");
@@ -215,7 +215,7 @@ async fn a_caller_that_never_comes_back_costs_no_permit_and_its_round_goes_on() 
     assert_eq!(outcome.text, "done");
     let (error, failed) = last_results(&model).remove(0);
     assert!(failed && error.contains("NO_CLIENT_RESULT"), "{error}");
-    let late = talk.client_tool_result(ClientToolResult::new("t1", "sorry"));
+    let late = talk.client_tool_results([ClientToolResult::new("t1", "sorry")]);
     assert_eq!(late.await.unwrap_err().code(), "already_answered");
 }
 
@@ -231,7 +231,7 @@ async fn an_interrupt_ends_the_calls_at_the_caller() {
     let outcome = round.outcome().await.unwrap();
 
     assert_eq!(outcome.stop_reason, crate::stream::StopReason::Interrupted);
-    let late = talk.client_tool_result(ClientToolResult::new("t1", "sorry"));
+    let late = talk.client_tool_results([ClientToolResult::new("t1", "sorry")]);
     assert_eq!(late.await.unwrap_err().code(), "already_answered");
 }
 
@@ -256,7 +256,7 @@ async fn tools_hold_for_their_round_and_a_forced_call_for_its_first_model_call()
     handed(&mut round, 1).await;
     assert_eq!((choice(), offers()), (ToolChoice::Any, true));
     let result = ClientToolResult::new("t1", "yes");
-    talk.client_tool_result(result).await.unwrap();
+    talk.client_tool_results([result]).await.unwrap();
     round.outcome().await.unwrap();
     assert_eq!((choice(), offers()), (ToolChoice::Auto, true));
 
@@ -320,7 +320,7 @@ async fn hooks_see_the_calls_and_the_results_of_a_caller() {
     assert_eq!(handed(&mut round, 1).await, ["t1"]);
 
     let result = ClientToolResult::new("t1", "the secret word");
-    talk.client_tool_result(result).await.unwrap();
+    talk.client_tool_results([result]).await.unwrap();
     round.outcome().await.unwrap();
 
     let results = last_results(&model);

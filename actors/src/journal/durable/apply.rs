@@ -4,7 +4,7 @@
 
 use super::{
     AcceptedPrompt, Batch, Call, CallState, Durable, FallbackCall, OpenRound, OutputRequest, Phase,
-    client_result_key, skills,
+    client_result_key, result_digest, skills,
 };
 use crate::{
     chat::{
@@ -213,7 +213,7 @@ impl Durable {
             } => {
                 let key = self.client_result_key(*call, tool_call_id)?;
                 if let Some((key, round_id)) = key {
-                    self.remember(key, outcome.text_digest(), Some(round_id), entry.at);
+                    self.remember(key, result_digest(outcome), Some(round_id), entry.at);
                 }
                 self.tool_finished(*call, name, outcome)?;
             }
