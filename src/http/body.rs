@@ -122,7 +122,8 @@ async fn read<T: DeserializeOwned + Send + 'static>(
     parse(&app.parses, parts.headers, bytes).await
 }
 
-async fn collect(
+/// Reads a whole body within bounds.
+pub(super) async fn collect(
     headers: &HeaderMap,
     body: Body,
     app: &App,

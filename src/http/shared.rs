@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, peers::Watched,
+    HttpConfig, answer_room::AnswerRooms, console::Sessions, error::Problem, fan_outs::FanOuts,
+    peers::Watched,
 };
 use crate::Host;
 
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     pub(super) answers: AnswerRooms,
     /// The fan-outs that tenants started.
     pub(super) fan_outs: FanOuts,
+    /// Who is logged in to the console.
+    pub(super) console: Sessions,
     /// The open event streams, where other hosts may take conversations.
     pub(super) watched: Arc<Watched>,
     /// The OpenAPI document, rendered once.
@@ -96,6 +99,7 @@ impl Shared {
                 std::thread::available_parallelism().map_or(1, |all| all.get().div_ceil(2)),
             ),
             fan_outs: FanOuts::default(),
+            console: Sessions::default(),
             watched: Arc::default(),
             openapi,
         }
