@@ -17,9 +17,9 @@ use maud::{Markup, html};
 use super::{
     form::Form,
     html::{ago, badge, clip, money, number},
-    page::{Failure, Page, Room, csrf, see_other},
-    session::Member,
-    thread::Place,
+    page::{Failure, Page, Section, csrf, see_other},
+    session::TenantSession,
+    thread::Subject,
 };
 use crate::{
     http::{
@@ -54,20 +54,20 @@ struct Node {
 /// Shows the subagents of a conversation.
 pub(super) async fn subagents(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<String>, Problem>,
 ) -> Result<Response, Failure> {
     let Path(id) = path?;
-    let place = Place::find(&app, &member, id).await?;
-    let handle = app.host.tenant(&member.tenant);
+    let subject = Subject::find(&app, &viewer, id).await?;
+    let handle = app.host.tenant(&viewer.tenant);
     let mut nodes = Vec::new();
-    let is_whole = children(&handle, &place.id, &mut nodes).await?;
+    let is_whole = children(&handle, &subject.id, &mut nodes).await?;
     let cost_max = nodes.iter().map(|node| node.micro_usd.max(node.tokens));
     let cost_max = cost_max.max().unwrap_or_default().max(1);
     let total: u64 = nodes.iter().map(|node| node.tokens).sum();
     let cost: u64 = nodes.iter().map(|node| node.micro_usd).sum();
     let content = html! {
-        (place.top("/subagents"))
+        (subject.top("/subagents"))
         @if nodes.is_empty() { p.dim { "No subagent was started here." } }
         @else {
             p {
@@ -81,12 +81,12 @@ pub(super) async fn subagents(
                     th { "Share" }
                     th.num { "Last entry" }
                 } }
-                tbody { @for node in &nodes { (row(node, cost_max, place.now)) } }
+                tbody { @for node in &nodes { (row(node, cost_max, subject.now)) } }
             } }
         }
     };
-    let title = format!("Subagents of {}", place.id);
-    Ok(Page::new(&member.session, Room::Conversations, title, content).into_response())
+    let title = format!("Subagents of {}", subject.id);
+    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
 }
 
 fn row(node: &Node, cost_max: u64, now: Timestamp) -> Markup {
@@ -126,7 +126,7 @@ async fn children(
     of: &ConversationId,
     nodes: &mut Vec<Node>,
 ) -> Result<bool, Failure> {
-    // The next to visit is the last: a stack in place of recursion.
+    // The next to visit is the last: a stack in subject of recursion.
     let mut open: Vec<(usize, Option<SessionSummary>, ConversationId)> =
         vec![(0, None, of.clone())];
     while let Some((depth, summary, id)) = open.pop() {
@@ -176,8 +176,11 @@ async fn children(
 }
 
 /// Lists the fan-outs, and offers to start one.
-pub(super) async fn list(State(app): State<App>, member: Member) -> Result<Response, Failure> {
-    let Json(all) = fan_outs::list(State(app), Caller(member.tenant.clone())).await;
+pub(super) async fn list(
+    State(app): State<App>,
+    viewer: TenantSession,
+) -> Result<Response, Failure> {
+    let Json(all) = fan_outs::list(State(app), Caller(viewer.tenant.clone())).await;
     let content = html! {
         h1 { "Fan-outs" }
         div #list data-refresh="/console/fanouts" data-part="list" {
@@ -204,7 +207,7 @@ pub(super) async fn list(State(app): State<App>, member: Member) -> Result<Respo
         section.new {
             h2 { "New fan-out" }
             form.stack method="post" action="/console/fanouts/start" {
-                (csrf(&member.session))
+                (csrf(&viewer.session))
                 label for="name" { "Name" }
                 input #name name="name" maxlength="100"
                     placeholder="empty for a random one; the same name and tasks go on";
@@ -214,7 +217,7 @@ pub(super) async fn list(State(app): State<App>, member: Member) -> Result<Respo
             }
         }
     };
-    Ok(Page::new(&member.session, Room::FanOuts, "Fan-outs", content).into_response())
+    Ok(Page::new(&viewer.session, Section::FanOuts, "Fan-outs", content).into_response())
 }
 
 fn path(name: &str) -> String {
@@ -233,7 +236,7 @@ fn state(one: &FanOutShown) -> Markup {
 /// Shows a fan-out and a page of its results.
 pub(super) async fn one(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     name: Result<Path<String>, Problem>,
     page: Result<Query<FanOutPage>, Problem>,
 ) -> Result<Response, Failure> {
@@ -242,8 +245,8 @@ pub(super) async fn one(
         wait_ms: None,
         ..page
     };
-    let caller = Caller(member.tenant.clone());
-    let connection = Extension(member.connection.clone());
+    let caller = Caller(viewer.tenant.clone());
+    let connection = Extension(viewer.connection.clone());
     let Json(shown) =
         fan_outs::get(State(app), caller, connection, Path(name), Query(page)).await?;
     let results = shown.results.as_deref().unwrap_or_default();
@@ -274,18 +277,18 @@ pub(super) async fn one(
         div.row {
             @if !shown.is_over {
                 form method="post" action={ (path(&shown.name)) "/cancel" } {
-                    (csrf(&member.session)) button.danger type="submit" { "Cancel" }
+                    (csrf(&viewer.session)) button.danger type="submit" { "Cancel" }
                 }
             } @else {
                 form method="post" action={ (path(&shown.name)) "/delete" }
                     data-confirm="Erase the conversations of this fan-out?" {
-                    (csrf(&member.session)) button.danger type="submit" { "Delete" }
+                    (csrf(&viewer.session)) button.danger type="submit" { "Delete" }
                 }
             }
         }
     };
     let title = format!("Fan-out {}", shown.name);
-    Ok(Page::new(&member.session, Room::FanOuts, title, content).into_response())
+    Ok(Page::new(&viewer.session, Section::FanOuts, title, content).into_response())
 }
 
 fn task_row(task: &TaskShown) -> Markup {

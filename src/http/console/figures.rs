@@ -11,9 +11,9 @@ use serde::Deserialize;
 use super::{
     html::{badge, clip, duration, money, number, time},
     items::breaks_prefix,
-    page::{Failure, Page, Room},
-    session::Member,
-    thread::Place,
+    page::{Failure, Page, Section},
+    session::TenantSession,
+    thread::Subject,
     timeline::{Bar, Layout, Work, layout, spans},
 };
 use crate::http::{
@@ -69,17 +69,17 @@ impl Window {
 /// Shows when the conversation waited, and for what.
 pub(super) async fn timeline(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<String>, Problem>,
     part: Result<Query<Part>, Problem>,
 ) -> Result<Response, Failure> {
     let (Path(id), Query(part)) = (path?, part?);
-    let place = Place::find(&app, &member, id).await?;
-    let window = Window::new(&part, place.head.entries.0);
-    let (entries, _room) = place
-        .entries(&app, &member, window.after, window.to)
+    let subject = Subject::find(&app, &viewer, id).await?;
+    let window = Window::new(&part, subject.head.entries.0);
+    let (entries, _room) = subject
+        .entries(&app, &viewer, window.after, window.to)
         .await?;
-    let spans = spans(&entries, place.now);
+    let spans = spans(&entries, subject.now);
     let sums = Work::ALL.map(|work| {
         let of = spans.iter().filter(|span| span.work == work);
         let ms: u64 = of.clone().map(|span| span.to.ms_since(span.from)).sum();
@@ -87,7 +87,7 @@ pub(super) async fn timeline(
     });
     let drawn = layout(spans, WIDTH);
     let content = html! {
-        (place.top("/timeline"))
+        (subject.top("/timeline"))
         (window.links())
         @if drawn.bars.is_empty() { p.dim { "Nothing happened here yet." } }
         @else {
@@ -116,8 +116,8 @@ pub(super) async fn timeline(
             }
         }
     };
-    let title = format!("Timeline of {}", place.id);
-    Ok(Page::new(&member.session, Room::Conversations, title, content).into_response())
+    let title = format!("Timeline of {}", subject.id);
+    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
 }
 
 fn drawing(drawn: &Layout) -> Markup {
@@ -171,27 +171,27 @@ fn bar_drawing(bar: &Bar, labelled: bool) -> Markup {
 /// Shows tokens, cost and tools.
 pub(super) async fn figures(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<String>, Problem>,
     part: Result<Query<Part>, Problem>,
 ) -> Result<Response, Failure> {
     let (Path(id), Query(part)) = (path?, part?);
-    let place = Place::find(&app, &member, id).await?;
-    let window = Window::new(&part, place.head.entries.0);
-    let (entries, _room) = place
-        .entries(&app, &member, window.after, window.to)
+    let subject = Subject::find(&app, &viewer, id).await?;
+    let window = Window::new(&part, subject.head.entries.0);
+    let (entries, _room) = subject
+        .entries(&app, &viewer, window.after, window.to)
         .await?;
-    let state = place.conversation.state().await?;
+    let state = subject.conversation.state().await?;
     let content = html! {
-        (place.top("/figures"))
+        (subject.top("/figures"))
         (sums(&state))
         (tools(&state))
         h2 { "Model calls" }
         (window.links())
         (model_calls(&entries))
     };
-    let title = format!("Figures of {}", place.id);
-    Ok(Page::new(&member.session, Room::Conversations, title, content).into_response())
+    let title = format!("Figures of {}", subject.id);
+    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
 }
 
 fn sums(state: &Durable) -> Markup {

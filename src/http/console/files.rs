@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use super::{
     page::{Failure, with_type},
-    session::Member,
+    session::TenantSession,
 };
 use crate::http::{
     api::WatchFrom,
@@ -47,15 +47,15 @@ struct Source {
 /// Sends an image of a message.
 pub(super) async fn image(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<(String, u64, usize)>, Problem>,
 ) -> Result<Response, Failure> {
     let Path((id, seq, index)) = path?;
     let missing = || Problem::not_found("image");
-    let (_, conversation) = app.known(&member.tenant, &id).await?;
+    let (_, conversation) = app.known(&viewer.tenant, &id).await?;
     let _room = app
         .answers
-        .take(&member.tenant, &member.connection, IMAGE_ROOM)
+        .take(&viewer.tenant, &viewer.connection, IMAGE_ROOM)
         .await?;
     let before = Seq(seq.saturating_sub(1));
     let entries = conversation.entries(before, 1).await?;
@@ -96,28 +96,28 @@ pub(super) async fn image(
 /// Sends an artifact of a conversation, to be saved.
 pub(super) async fn artifact(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<(String, String)>, Problem>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let Path((conversation, id)) = path?;
     let of = Query(artifacts::Of::in_conversation(conversation));
-    let caller = Caller(member.tenant);
-    let connection = Extension(member.connection);
+    let caller = Caller(viewer.tenant);
+    let connection = Extension(viewer.connection);
     Ok(artifacts::get(State(app), caller, connection, Path(id), of, headers).await?)
 }
 
 /// Sends the events of a conversation, as the API does.
 pub(super) async fn live(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<String>, Problem>,
     from: Result<Query<WatchFrom>, Problem>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let Some(key) = member.session.caller_key(&app) else {
+    let Some(key) = viewer.session.caller_key(&app) else {
         return Err(Problem::not_found("page").into());
     };
-    let caller = Caller(member.tenant);
+    let caller = Caller(viewer.tenant);
     Ok(events::watch(State(app), caller, key, path?, from?, headers).await?)
 }

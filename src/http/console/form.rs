@@ -12,7 +12,7 @@ use callboard_actors::{ids::TenantId, limits::PROMPT_BYTES_MAX};
 
 use super::{
     page::Failure,
-    session::{CSRF, Session, Visitor, Who},
+    session::{AnySession, CSRF, Session, Who},
 };
 use crate::http::{body, error::Problem, shared::App};
 
@@ -81,7 +81,7 @@ impl FromRequest<App> for Form {
     async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
         let (mut parts, body) = request.into_parts();
         from_here(&parts.headers)?;
-        let Visitor { session } = Visitor::from_request_parts(&mut parts, app).await?;
+        let AnySession { session } = AnySession::from_request_parts(&mut parts, app).await?;
         let bytes = match &session.who {
             Who::Tenant(tenant) => {
                 let mut room = app.body_room(tenant);

@@ -19,8 +19,8 @@ use tokio::time::sleep;
 use super::{
     form::Form,
     html::{badge, bytes, duration, money, number},
-    page::{Failure, Page, Room, csrf, see_other},
-    session::{Session, Steward, session_of},
+    page::{Failure, Page, Section, csrf, see_other},
+    session::{OperatorSession, Session, session_of},
 };
 use crate::http::{
     auth::Admin,
@@ -47,7 +47,7 @@ const PLOTS: [(&str, &str, &str); 6] = [
 ];
 
 /// Shows the figures of the host.
-pub(super) async fn host(State(app): State<App>, steward: Steward) -> Response {
+pub(super) async fn host(State(app): State<App>, operator: OperatorSession) -> Response {
     let figures = app.host.figures();
     let content = html! {
         h1 { "Host" }
@@ -72,17 +72,20 @@ pub(super) async fn host(State(app): State<App>, steward: Steward) -> Response {
         (gateways(&figures))
         (prefixes(&figures))
         h2 { "This host" }
+        @if let Some(peers) = &app.config.peers {
+            p { "Other hosts on the same database reach it at " code { (peers.address()) } "." }
+        }
         div.row {
             form method="post" action="/console/host/reload" {
-                (csrf(&steward.session)) button type="submit" { "Reload the configuration" }
+                (csrf(&operator.session)) button type="submit" { "Reload the configuration" }
             }
             form method="post" action="/console/host/drain"
                 data-confirm="Shut this host down? Open rounds may finish first." {
-                (csrf(&steward.session)) button.danger type="submit" { "Drain and stop" }
+                (csrf(&operator.session)) button.danger type="submit" { "Drain and stop" }
             }
         }
     };
-    Page::new(&steward.session, Room::Host, "Host", content).into_response()
+    Page::new(&operator.session, Section::Host, "Host", content).into_response()
 }
 
 fn sums(figures: &HostFigures) -> Markup {
@@ -144,7 +147,7 @@ fn latencies(figures: &HostFigures) -> Markup {
         ("Round", &all.round),
         ("Model call", &all.model_call),
         ("First token", &all.first_chunk),
-        ("Wait for a place", &all.queue_wait),
+        ("Wait for a subject", &all.queue_wait),
         ("Tool call", &all.tool_call),
     ];
     let at = |of: &Distribution, part: f64| {
@@ -215,7 +218,11 @@ fn prefixes(figures: &HostFigures) -> Markup {
 }
 
 /// Sends the figures that the plots show, every two seconds.
-pub(super) async fn live(State(app): State<App>, _: Steward, headers: HeaderMap) -> Response {
+pub(super) async fn live(
+    State(app): State<App>,
+    _: OperatorSession,
+    headers: HeaderMap,
+) -> Response {
     let events = stream::unfold(
         (app, headers, true),
         |(app, headers, is_first)| async move {
@@ -261,15 +268,19 @@ fn buckets(of: &Distribution) -> &[u64] {
 }
 
 /// Lists the tenants.
-pub(super) async fn tenants(State(app): State<App>, steward: Steward) -> Result<Response, Failure> {
+pub(super) async fn tenants(
+    State(app): State<App>,
+    operator: OperatorSession,
+) -> Result<Response, Failure> {
     let Json(all) = admin::list(State(app), Admin).await?;
-    let session = &steward.session;
+    let session = &operator.session;
     let content = html! {
         h1 { "Tenants" }
         div.wide { table.rows {
             thead { tr {
                 th { "Tenant" } th { "State" } th.num { "Running" } th.num { "Waiting" }
-                th.num { "Prompts" } th.num { "Tokens" } th.num { "Spent" } th.num { "Refused" } th.num { "Stored" }
+                th.num { "Prompts" } th.num { "Tokens" } th.num { "Spent" }
+                th.num { "Refused" } th.num { "Stored" }
             } }
             tbody { @for tenant in &all.tenants {
                 @let usage = &tenant.usage;
@@ -304,7 +315,7 @@ pub(super) async fn tenants(State(app): State<App>, steward: Steward) -> Result<
             }
         }
     };
-    Ok(Page::new(session, Room::Tenants, "Tenants", content).into_response())
+    Ok(Page::new(session, Section::Tenants, "Tenants", content).into_response())
 }
 
 fn controls(session: &Session, tenant: &admin::TenantShown) -> Markup {
@@ -395,7 +406,7 @@ pub(super) async fn key(State(app): State<App>, id: Id, form: Form) -> Result<Re
             p { a href="/console/host/tenants" { "Back to the tenants" } }
         }
     };
-    Ok(Page::new(&form.session, Room::Tenants, "New key", content).into_response())
+    Ok(Page::new(&form.session, Section::Tenants, "New key", content).into_response())
 }
 
 /// Sets the quotas of a tenant.
@@ -453,7 +464,7 @@ pub(super) async fn reload(State(app): State<App>, form: Form) -> Result<Respons
             p { a href="/console/host" { "Back to the host" } }
         }
     };
-    Ok(Page::new(&form.session, Room::Host, "Reloaded", content).into_response())
+    Ok(Page::new(&form.session, Section::Host, "Reloaded", content).into_response())
 }
 
 /// Begins to shut the host down.
@@ -466,5 +477,5 @@ pub(super) async fn drain(State(app): State<App>, form: Form) -> Result<Response
             p { "New prompts are refused; open rounds finish. Then this host stops." }
         }
     };
-    Ok(Page::new(&form.session, Room::Host, "Draining", content).into_response())
+    Ok(Page::new(&form.session, Section::Host, "Draining", content).into_response())
 }

@@ -19,8 +19,8 @@ use serde::Deserialize;
 
 use super::{
     html::{ago, badge, duration, number, until},
-    page::{Failure, Page, Room, csrf, piece},
-    session::Member,
+    page::{Failure, Page, Section, csrf, piece},
+    session::TenantSession,
 };
 use crate::{
     http::{KeyHash, error::Problem, routes::Query, shared::App},
@@ -79,16 +79,16 @@ struct Row {
 /// Shows the list, or with `part` only what changes in it.
 pub(super) async fn list(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     filter: Result<Query<Filter>, Problem>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let Query(filter) = filter?;
     let now = app.host.ports().clock.now();
-    let open = open_rows(&app, &member, &filter).await?;
+    let open = open_rows(&app, &viewer, &filter).await?;
     let (rows, next) = match filter.state.as_str() {
         "open" | "waiting" => (Vec::new(), None),
-        _ => all_rows(&app, &member, &filter).await?,
+        _ => all_rows(&app, &viewer, &filter).await?,
     };
     if filter.part.is_some() {
         let tag = tag(&open, &rows);
@@ -98,7 +98,7 @@ pub(super) async fn list(
         {
             return Ok(StatusCode::NOT_MODIFIED.into_response());
         }
-        let titles = titles(&app, &member, &open, &rows).await;
+        let titles = titles(&app, &viewer, &open, &rows).await;
         let mut response = piece(lists(&filter, &open, &rows, next, &titles, now));
         let tag = HeaderValue::from_str(&tag).ok();
         response
@@ -106,7 +106,7 @@ pub(super) async fn list(
             .extend(tag.map(|tag| (header::ETAG, tag)));
         return Ok(response);
     }
-    let titles = titles(&app, &member, &open, &rows).await;
+    let titles = titles(&app, &viewer, &open, &rows).await;
     let content = html! {
         h1 { "Conversations" }
         (filters(&filter))
@@ -114,7 +114,7 @@ pub(super) async fn list(
         section.new {
             h2 { "New conversation" }
             form.stack method="post" action="/console/new" {
-                (csrf(&member.session))
+                (csrf(&viewer.session))
                 label for="id" { "Id" }
                 input #id name="id" placeholder="support-42" maxlength="128"
                     pattern="[A-Za-z0-9_:\\-][A-Za-z0-9._:\\-]*"
@@ -126,8 +126,8 @@ pub(super) async fn list(
         }
     };
     Ok(Page::new(
-        &member.session,
-        Room::Conversations,
+        &viewer.session,
+        Section::Conversations,
         "Conversations",
         content,
     )
@@ -135,11 +135,15 @@ pub(super) async fn list(
 }
 
 /// Conversations with an open round, those that wait for a person first.
-async fn open_rows(app: &App, member: &Member, filter: &Filter) -> Result<Vec<Row>, Failure> {
+async fn open_rows(
+    app: &App,
+    viewer: &TenantSession,
+    filter: &Filter,
+) -> Result<Vec<Row>, Failure> {
     if filter.state == "failed" {
         return Ok(Vec::new());
     }
-    let handle = app.host.tenant(&member.tenant);
+    let handle = app.host.tenant(&viewer.tenant);
     let mut rows = Vec::new();
     let states: &[Open] = match filter.state.as_str() {
         "waiting" => &[Open::Parked],
@@ -166,10 +170,10 @@ async fn open_rows(app: &App, member: &Member, filter: &Filter) -> Result<Vec<Ro
 /// A page of all conversations by id, and the id that the next one starts after.
 async fn all_rows(
     app: &App,
-    member: &Member,
+    viewer: &TenantSession,
     filter: &Filter,
 ) -> Result<(Vec<SessionSummary>, Option<String>), Failure> {
-    let handle = app.host.tenant(&member.tenant);
+    let handle = app.host.tenant(&viewer.tenant);
     let mut after = match filter.after.is_empty() {
         true => None,
         false => Some(
@@ -229,11 +233,11 @@ fn tag(open: &[Row], rows: &[SessionSummary]) -> String {
 /// The first words of each conversation.
 async fn titles(
     app: &App,
-    member: &Member,
+    viewer: &TenantSession,
     open: &[Row],
     rows: &[SessionSummary],
 ) -> Vec<(ConversationId, String)> {
-    let handle = app.host.tenant(&member.tenant);
+    let handle = app.host.tenant(&viewer.tenant);
     let open = open.iter().map(|row| &row.summary);
     let mut titles = Vec::new();
     for row in open.chain(rows) {
@@ -404,7 +408,7 @@ pub(super) fn waits(waits: &WaitsFor, now: Timestamp) -> Markup {
                 @if let Some(at) = expires_at { ", " (until(*at, now)) " left" }
             }
             WaitsFor::TenantTurn { position } => {
-                "a place among the tenant's rounds"
+                "a subject among the tenant's rounds"
                 @if *position > 0 { " (number " (position) " in line)" }
             }
             WaitsFor::Provider { position, reason } => {

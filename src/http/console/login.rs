@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{
     form::{Form, LoginForm, stale},
-    page::{Failure, Page, Room, see_other},
+    page::{Failure, Page, Section, see_other},
     session::{
         CSRF, Client, LOGIN_COOKIE, Who, cookie, no_session_cookie, session_cookie, session_of,
         set_cookie,
@@ -112,7 +112,7 @@ fn shown(headers: &HeaderMap, next: &str, wrong: Option<&str>, status: StatusCod
     let token = new_key();
     let page = Page {
         title: "Log in".to_owned(),
-        room: Room::Nowhere,
+        section: Section::Nowhere,
         who: None,
         csrf: String::new(),
         content: login(&token, next, wrong),

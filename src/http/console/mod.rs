@@ -6,8 +6,10 @@
 //! | Module | Holds |
 //! |---|---|
 //! | `session`, `form` | who is logged in; forms, which carry a token of the session |
-//! | `page`, `html`, `markdown`, `assets` | the frame and the headers of pages; small parts; Markdown as HTML; style and script |
-//! | `login`, `list`, `thread`, `item`, `files` | the login; conversations; one of them, its items, its images and events |
+//! | `page`, `assets` | the frame and the headers of pages; style and script |
+//! | `html`, `markdown` | small parts; Markdown as HTML |
+//! | `login`, `list` | the login; the conversations of a tenant |
+//! | `thread`, `item`, `files` | one of them, its items, its images and events |
 //! | `items`, `timeline` | what a person reads of a journal, and when it happened (pure) |
 //! | `figures`, `fan_outs` | tokens and cost; subagents and fan-outs |
 //! | `actions` | what the forms of a conversation do |

@@ -72,7 +72,7 @@ struct Unrendered(Problem);
 
 /// A part of the console, for the line of links at the top.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum Section {
     Conversations,
     FanOuts,
     Host,
@@ -84,7 +84,7 @@ pub(super) enum Room {
 #[derive(Clone)]
 pub(super) struct Page {
     pub(super) title: String,
-    pub(super) room: Room,
+    pub(super) section: Section,
     pub(super) who: Option<Who>,
     pub(super) csrf: String,
     pub(super) content: Markup,
@@ -94,13 +94,13 @@ impl Page {
     /// A page of a session.
     pub(super) fn new(
         session: &Session,
-        room: Room,
+        section: Section,
         title: impl Into<String>,
         content: Markup,
     ) -> Self {
         Self {
             title: title.into(),
-            room,
+            section,
             who: Some(session.who.clone()),
             csrf: session.csrf.to_string(),
             content,
@@ -205,7 +205,7 @@ fn failure(problem: &Problem) -> Page {
     };
     Page {
         title: problem.title.to_owned(),
-        room: Room::Nowhere,
+        section: Section::Nowhere,
         who: None,
         csrf: String::new(),
         content,
@@ -213,14 +213,14 @@ fn failure(problem: &Problem) -> Page {
 }
 
 fn frame(page: &Page, theme: Option<&str>) -> Markup {
-    let links: &[(Room, &str, &str)] = match page.who {
+    let links: &[(Section, &str, &str)] = match page.who {
         Some(Who::Tenant(_)) => &[
-            (Room::Conversations, "/console", "Conversations"),
-            (Room::FanOuts, "/console/fanouts", "Fan-outs"),
+            (Section::Conversations, "/console", "Conversations"),
+            (Section::FanOuts, "/console/fanouts", "Fan-outs"),
         ],
         Some(Who::Operator) => &[
-            (Room::Host, "/console/host", "Host"),
-            (Room::Tenants, "/console/host/tenants", "Tenants"),
+            (Section::Host, "/console/host", "Host"),
+            (Section::Tenants, "/console/host/tenants", "Tenants"),
         ],
         None => &[],
     };
@@ -245,8 +245,9 @@ fn frame(page: &Page, theme: Option<&str>) -> Markup {
                 header.top {
                     a.brand href="/console" { "Callboard" }
                     nav aria-label="Pages" {
-                        @for (room, href, name) in links {
-                            a href=(href) aria-current=[(*room == page.room).then_some("page")] {
+                        @for (section, href, name) in links {
+                            a href=(href)
+                                aria-current=[(*section == page.section).then_some("page")] {
                                 (name)
                             }
                         }

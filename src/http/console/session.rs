@@ -274,11 +274,11 @@ pub(super) fn session_of(headers: &HeaderMap, app: &App) -> Option<Session> {
 }
 
 /// Whoever has a session.
-pub(super) struct Visitor {
+pub(super) struct AnySession {
     pub(super) session: Session,
 }
 
-impl FromRequestParts<App> for Visitor {
+impl FromRequestParts<App> for AnySession {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
@@ -292,17 +292,17 @@ impl FromRequestParts<App> for Visitor {
 }
 
 /// A tenant's session, with what its pages need.
-pub(super) struct Member {
+pub(super) struct TenantSession {
     pub(super) session: Session,
     pub(super) tenant: TenantId,
     pub(super) connection: ConnectionRoom,
 }
 
-impl FromRequestParts<App> for Member {
+impl FromRequestParts<App> for TenantSession {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
-        let Visitor { session } = Visitor::from_request_parts(parts, app).await?;
+        let AnySession { session } = AnySession::from_request_parts(parts, app).await?;
         let Extension(connection) = Extension::<ConnectionRoom>::from_request_parts(parts, app)
             .await
             .map_err(|_| Problem::internal())?;
@@ -318,15 +318,15 @@ impl FromRequestParts<App> for Member {
 }
 
 /// The operator's session.
-pub(super) struct Steward {
+pub(super) struct OperatorSession {
     pub(super) session: Session,
 }
 
-impl FromRequestParts<App> for Steward {
+impl FromRequestParts<App> for OperatorSession {
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
-        let Visitor { session } = Visitor::from_request_parts(parts, app).await?;
+        let AnySession { session } = AnySession::from_request_parts(parts, app).await?;
         match session.who {
             Who::Operator => Ok(Self { session }),
             // As over the API: to a tenant these pages are not there.

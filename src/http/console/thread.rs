@@ -1,4 +1,4 @@
-//! One conversation as a thread to read: prompts, answers, tool calls, approvals in place, and a
+//! One conversation as a thread to read: prompts, answers, tool calls, approvals in subject, and a
 //! box to write in. Long journals are read by page, newest first.
 
 use axum::{
@@ -19,8 +19,8 @@ use super::{
     item::{Shown, item},
     items::{Item, Kind, items},
     list::{state_badge, waits},
-    page::{Failure, Page, Room, csrf, piece, with_type},
-    session::{Member, Session},
+    page::{Failure, Page, Section, csrf, piece, with_type},
+    session::{Session, TenantSession},
 };
 use crate::{
     http::{
@@ -55,7 +55,7 @@ pub(super) struct Part {
 }
 
 /// What every page of a conversation shows at its top.
-pub(super) struct Place {
+pub(super) struct Subject {
     pub(super) id: ConversationId,
     pub(super) conversation: ConversationHandle,
     pub(super) head: Head,
@@ -63,14 +63,18 @@ pub(super) struct Place {
     pub(super) now: Timestamp,
 }
 
-impl Place {
-    /// Finds a conversation of the member's tenant.
+impl Subject {
+    /// Finds a conversation of the session's tenant.
     ///
     /// # Errors
     /// 404 for an unknown one, and for another tenant's.
-    pub(super) async fn find(app: &App, member: &Member, id: String) -> Result<Self, Failure> {
-        let of = || (State(app.clone()), Caller(member.tenant.clone()));
-        let (scope, conversation) = app.known(&member.tenant, &id).await?;
+    pub(super) async fn find(
+        app: &App,
+        viewer: &TenantSession,
+        id: String,
+    ) -> Result<Self, Failure> {
+        let of = || (State(app.clone()), Caller(viewer.tenant.clone()));
+        let (scope, conversation) = app.known(&viewer.tenant, &id).await?;
         let (state, caller) = of();
         let axum::Json(head) = conversations::get(state, caller, Path(id)).await?;
         // A damaged conversation has no title.
@@ -88,17 +92,17 @@ impl Place {
         &self.head.status
     }
 
-    /// Reads the entries after `after` up to `to`, within the room of the member's connection.
+    /// Reads the entries after `after` up to `to`, within the room of the session's connection.
     pub(super) async fn entries(
         &self,
         app: &App,
-        member: &Member,
+        viewer: &TenantSession,
         after: u64,
         to: u64,
     ) -> Result<(Vec<Entry>, AnswerRoom), Failure> {
         let room = app
             .answers
-            .take(&member.tenant, &member.connection, ROOM_BYTES)
+            .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
             .await?;
         let mut entries: Vec<Entry> = Vec::new();
         let mut last = after;
@@ -139,42 +143,42 @@ impl Place {
 /// Shows the thread, or with `from` only its end.
 pub(super) async fn thread(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<String>, Problem>,
     part: Result<Query<Part>, Problem>,
 ) -> Result<Response, Failure> {
     let (Path(id), Query(part)) = (path?, part?);
-    let place = Place::find(&app, &member, id).await?;
-    let head = place.head.entries.0;
+    let subject = Subject::find(&app, &viewer, id).await?;
+    let head = subject.head.entries.0;
     let to = part.to.unwrap_or(head).min(head);
     let oldest = to.saturating_sub(ENTRIES);
     let after = match part.from {
         Some(from) => oldest.max(from.saturating_sub(1)),
         None => oldest,
     };
-    let (entries, _room) = place.entries(&app, &member, after, to).await?;
+    let (entries, _room) = subject.entries(&app, &viewer, after, to).await?;
     let shown = Shown {
-        id: &place.id,
-        session: &member.session,
-        now: place.now,
-        is_open: place.status().round_id.is_some(),
-        waiting: waiting(place.status()),
+        id: &subject.id,
+        session: &viewer.session,
+        now: subject.now,
+        is_open: subject.status().round_id.is_some(),
+        waiting: waiting(subject.status()),
     };
     let (items, first) = rendered(&shown, &items(&entries), after);
     if part.from.is_some() {
         let is_whole = part.from.is_some_and(|from| from > oldest);
         return Ok(piece(html! {
-            (status(&place))
+            (status(&subject))
             div #items data-whole[is_whole] { @for item in &items { (item) } }
         }));
     }
     let draft = match part.draft {
-        Some(seq) => prompt_text(&place.conversation, Seq(seq)).await?,
+        Some(seq) => prompt_text(&subject.conversation, Seq(seq)).await?,
         None => String::new(),
     };
     let content = html! {
-        (place.top(""))
-        (status(&place))
+        (subject.top(""))
+        (status(&subject))
         @if first > 0 {
             nav.pages aria-label="Earlier entries" {
                 a rel="prev" href={ "?to=" (first) } { "Earlier entries" }
@@ -187,16 +191,19 @@ pub(super) async fn thread(
                 a rel="next" href={ "?to=" (to.saturating_add(ENTRIES)) } { "Later entries" }
                 a href="?" { "The newest" }
             }
-        } @else if !place.id.is_reserved() {
+        } @else if !subject.id.is_reserved() {
             article.item.answer #live hidden aria-live="polite" {
                 header { strong { "Model" } span.dim.small { "writes" } }
                 pre.live {}
             }
-            (composer(&place, &member.session, &draft))
+            (composer(&subject, &viewer.session, &draft))
         }
     };
-    let title = place.title.clone().unwrap_or_else(|| place.id.to_string());
-    Ok(Page::new(&member.session, Room::Conversations, title, content).into_response())
+    let title = subject
+        .title
+        .clone()
+        .unwrap_or_else(|| subject.id.to_string());
+    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
 }
 
 /// Renders items from the newest back, as far as a page goes. Returns them with the seq that the
@@ -239,16 +246,16 @@ async fn prompt_text(conversation: &ConversationHandle, seq: Seq) -> Result<Stri
 }
 
 /// The line about the state, which refreshes.
-fn status(place: &Place) -> Markup {
-    let status = place.status();
-    let since = Timestamp(place.now.0.saturating_sub(status.since_ms));
+fn status(subject: &Subject) -> Markup {
+    let status = subject.status();
+    let since = Timestamp(subject.now.0.saturating_sub(status.since_ms));
     let is_open = status.round_id.is_some();
     html! {
-        div.status #status data-open=(is_open) data-head=(place.head.entries.0) {
+        div.status #status data-open=(is_open) data-head=(subject.head.entries.0) {
             (state_badge(status.state))
             @if is_open {
-                span { "waits for " (waits(&status.waits_for, place.now)) }
-                span.dim { "since " (ago(since, place.now)) }
+                span { "waits for " (waits(&status.waits_for, subject.now)) }
+                span.dim { "since " (ago(since, subject.now)) }
             }
             @if status.prompts_waiting > 0 {
                 span { (status.prompts_waiting) " waiting prompts" }
@@ -268,8 +275,8 @@ fn status(place: &Place) -> Markup {
 }
 
 /// The box to write in, and what else can be done here.
-fn composer(place: &Place, session: &Session, draft: &str) -> Markup {
-    let id = &place.id;
+fn composer(subject: &Subject, session: &Session, draft: &str) -> Markup {
+    let id = &subject.id;
     let path = |rest: &str| format!("/console/c/{id}/{rest}");
     html! {
         form #interrupt method="post" action=(path("interrupt")) { (csrf(session)) }
@@ -333,14 +340,14 @@ fn composer(place: &Place, session: &Session, draft: &str) -> Markup {
 /// Shows one entry of the journal as it is stored.
 pub(super) async fn entry(
     State(app): State<App>,
-    member: Member,
+    viewer: TenantSession,
     path: Result<Path<(String, u64)>, Problem>,
 ) -> Result<Response, Failure> {
     let Path((id, seq)) = path?;
-    let (_, conversation) = app.known(&member.tenant, &id).await?;
+    let (_, conversation) = app.known(&viewer.tenant, &id).await?;
     let _room = app
         .answers
-        .take(&member.tenant, &member.connection, ROOM_BYTES)
+        .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
         .await?;
     let before = Seq(seq.saturating_sub(1));
     let entries = conversation.entries(before, 1).await?;

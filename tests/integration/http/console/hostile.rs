@@ -104,7 +104,11 @@ async fn hostile() -> Server {
         match last.starts_with("text ") {
             true => Reply::thinking(text)
                 .and_text(text)
-                .and_tool_with_id(text, "echo", &json!({ "text": text, text: text }))
+                .and_tool_with_id(
+                    text,
+                    "echo",
+                    arguments(&json!({ "text": text, text: text })),
+                )
                 .and_tool(
                     "edit",
                     &json!({ "old_text": text, "new_text": format!("{text} "), "path": text }),
@@ -129,6 +133,10 @@ async fn hostile() -> Server {
         .await
         .unwrap();
     Server::over(host, Setting::default()).await
+}
+
+fn arguments(of: &Value) -> callboard_actors::chat::RawJson {
+    callboard_actors::chat::RawJson::arguments(&of.to_string()).unwrap()
 }
 
 #[tokio::test]
