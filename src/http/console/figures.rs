@@ -16,10 +16,13 @@ use super::{
     thread::Subject,
     timeline::{Bar, Layout, Work, layout, spans},
 };
-use crate::http::{
-    error::Problem,
-    routes::{Path, Query},
-    shared::App,
+use crate::{
+    http::{
+        error::Problem,
+        routes::{Path, Query},
+        shared::App,
+    },
+    visible::visible,
 };
 
 /// Entries of a page.
@@ -108,7 +111,7 @@ pub(super) async fn timeline(
                     thead { tr { th { "What" } th { "Name" } th { "Began" } th.num { "Took" } } }
                     tbody { @for bar in &drawn.bars { tr {
                         td { (bar.span.work.name()) }
-                        td { (clip(&bar.span.label, 60).0) }
+                        td { (visible(clip(&bar.span.label, 60).0)) }
                         td { (time(bar.span.from)) }
                         td.num { (duration(bar.span.to.ms_since(bar.span.from))) }
                     } } }
@@ -148,7 +151,7 @@ fn bar_drawing(bar: &Bar, labelled: bool) -> Markup {
     let y = bar.row as f64 * ROW;
     let failed = if span.failed { " failed" } else { "" };
     let open = if span.is_open { " open" } else { "" };
-    let label = format!("{} {took}", clip(&span.label, 40).0);
+    let label = format!("{} {took}", visible(clip(&span.label, 40).0));
     // Letters take about seven units. A label stands in its bar, else after it, else before it.
     let room = label.chars().count() as f64 * 6.5 + 10.0;
     let (class, x, anchor) = match bar {
@@ -158,7 +161,7 @@ fn bar_drawing(bar: &Bar, labelled: bool) -> Markup {
     };
     html! {
         g class={ "bar " (span.work.name()) (failed) (open) } {
-            title { (span.work.name()) ": " (clip(&span.label, 200).0) ", " (took) }
+            title { (span.work.name()) ": " (visible(clip(&span.label, 200).0)) ", " (took) }
             rect x=(at(bar.x)) y=(at(y + 3.0)) width=(at(bar.width)) height=(at(ROW - 6.0))
                 rx="3" {}
             @if labelled || class == "in" {
@@ -245,7 +248,7 @@ fn tools(state: &Durable) -> Markup {
                     th.num { "Mean tokens" }
                 } }
                 tbody { @for (name, sum) in &tools { tr {
-                    td { code { (clip(name, 80).0) } }
+                    td { code { (visible(clip(name, 80).0)) } }
                     td.num { (number(sum.call_count)) }
                     td.num { (format!("{:.0} %", sum.error_rate * 100.0)) }
                     td.num { (duration(sum.avg_duration_ms as u64)) }

@@ -60,7 +60,7 @@ const SIGNS: &[&str] = &[
     "onmouseover=\"",
     "ontoggle=zzx()>",
     "onload=zzx()>",
-    "action=https",
+    "<form action=https",
     "srcdoc='<",
 ];
 
