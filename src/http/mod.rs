@@ -8,7 +8,7 @@
 //! | `server`, `socket`, `addresses` | listener and shutdown; timeouts; connections per client |
 //! | `router`, `routes` | the route table and its middleware; the handlers, by resource |
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
-//! | `console` | pages for people |
+//! | `console`, `sessions` | pages for people; who is logged in to them |
 //! | `sse`, `quiet`, `openapi`, `openai` | event streams, and what they wait for; the OpenAPI document; OpenAI's Chat Completions |
 //! | `peers`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
 //! | `shared`, `fan_outs` | state of all handlers: host, configuration, counters of open streams; fan-outs and their results |
@@ -40,6 +40,7 @@ mod quiet;
 mod router;
 mod routes;
 mod server;
+mod sessions;
 mod settings;
 mod shared;
 mod socket;

@@ -16,8 +16,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HttpConfig, answer_room::AnswerRooms, console::Sessions, error::Problem, fan_outs::FanOuts,
-    peers::Watched,
+    HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, peers::Watched,
+    sessions::Sessions,
 };
 use crate::Host;
 

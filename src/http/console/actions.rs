@@ -8,10 +8,7 @@ use axum::{
 };
 use callboard_actors::{ids::RoundId, ports::Entropy as _};
 
-use super::{
-    form::Form,
-    page::{Failure, see_other},
-};
+use super::{answer::see_other, form::Form, page::Failure, session::caller_key};
 use crate::{
     clock::SystemEntropy,
     http::{
@@ -31,7 +28,7 @@ fn back(id: &str) -> Response {
     see_other(&format!("/console/c/{id}#end"))
 }
 
-/// An id for a conversation that nobody named.
+/// An id for a conversation without a name.
 fn made_id(prefix: &str) -> String {
     let bytes = SystemEntropy.bytes();
     let start = bytes.iter().take(5);
@@ -40,7 +37,7 @@ fn made_id(prefix: &str) -> String {
 
 /// Sends a prompt to a conversation.
 async fn sent(app: &App, form: &Form, id: &str, on_busy: WhenBusy) -> Result<(), Failure> {
-    let Some(key) = form.session.caller_key(app) else {
+    let Some(key) = caller_key(&form.session, app) else {
         return Err(Problem::not_found("page").into());
     };
     // The answer to the form does not wait for that of the model.

@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::page::with_type;
+use super::answer::with_type;
 use crate::http::KeyHash;
 
 pub(super) const STYLE_PATH: &str = "/console/style.css";

@@ -15,9 +15,10 @@ use callboard_actors::{
 use maud::{Markup, html};
 
 use super::{
+    answer::see_other,
     form::Form,
     html::{ago, badge, clip, money, number},
-    page::{Failure, Page, Section, csrf, see_other},
+    page::{Failure, Page, Section, csrf},
     session::TenantSession,
     thread::Subject,
 };
@@ -126,7 +127,7 @@ async fn children(
     of: &ConversationId,
     nodes: &mut Vec<Node>,
 ) -> Result<bool, Failure> {
-    // The next to visit is the last: a stack in subject of recursion.
+    // The next to visit is the last: a stack instead of recursion.
     let mut open: Vec<(usize, Option<SessionSummary>, ConversationId)> =
         vec![(0, None, of.clone())];
     while let Some((depth, summary, id)) = open.pop() {

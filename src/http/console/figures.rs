@@ -133,7 +133,7 @@ fn drawing(drawn: &Layout) -> Markup {
             @for (x, ms) in &drawn.gaps {
                 g.gap {
                     line x1=(at(*x)) x2=(at(*x)) y1="0" y2=(height - 18.0) {}
-                    text x=(at(*x)) y=(height - 5.0) text-anchor="middle" { (duration(*ms)) }
+                    text x=(at(x.min(WIDTH - 40.0))) y=(height - 5.0) text-anchor="middle" { (duration(*ms)) }
                 }
             }
             @for bar in &drawn.bars { (bar_drawing(bar, labelled)) }

@@ -16,8 +16,9 @@ use callboard_actors::{
 use serde::Deserialize;
 
 use super::{
-    page::{Failure, with_type},
-    session::TenantSession,
+    answer::with_type,
+    page::Failure,
+    session::{TenantSession, caller_key},
 };
 use crate::http::{
     api::WatchFrom,
@@ -115,7 +116,7 @@ pub(super) async fn live(
     from: Result<Query<WatchFrom>, Problem>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    let Some(key) = viewer.session.caller_key(&app) else {
+    let Some(key) = caller_key(&viewer.session, &app) else {
         return Err(Problem::not_found("page").into());
     };
     let caller = Caller(viewer.tenant);

@@ -10,10 +10,8 @@ use axum::{
 };
 use callboard_actors::{ids::TenantId, limits::PROMPT_BYTES_MAX};
 
-use super::{
-    page::Failure,
-    session::{AnySession, CSRF, Session, Who},
-};
+use super::{cookies::CSRF, page::Failure, session::AnySession};
+use crate::http::sessions::{Session, Who};
 use crate::http::{body, error::Problem, shared::App};
 
 /// Bytes of a form without a prompt.

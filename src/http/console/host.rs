@@ -17,11 +17,13 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{
+    answer::see_other,
     form::Form,
     html::{badge, bytes, duration, money, number},
-    page::{Failure, Page, Section, csrf, see_other},
-    session::{OperatorSession, Session, session_of},
+    page::{Failure, Page, Section, csrf},
+    session::{OperatorSession, session_of},
 };
+use crate::http::sessions::Session;
 use crate::http::{
     auth::Admin,
     body::AdminJson,
@@ -147,7 +149,7 @@ fn latencies(figures: &HostFigures) -> Markup {
         ("Round", &all.round),
         ("Model call", &all.model_call),
         ("First token", &all.first_chunk),
-        ("Wait for a subject", &all.queue_wait),
+        ("Wait for a place", &all.queue_wait),
         ("Tool call", &all.tool_call),
     ];
     let at = |of: &Distribution, part: f64| {

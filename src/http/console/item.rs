@@ -15,9 +15,8 @@ use super::{
     items::{Answer, Approval, Call, Item, Kind},
     markdown::markdown,
     page::csrf,
-    session::Session,
-    thread::is_unsettled,
 };
+use crate::http::sessions::Session;
 use crate::visible::{visible, visible_strict};
 
 /// Bytes of a prompt or an answer that are shown.
@@ -59,7 +58,7 @@ pub(super) fn item(shown: &Shown<'_>, item: &Item) -> Markup {
     let gone = if item.is_taken_back { " gone" } else { "" };
     html! {
         article class={ "item " (class) (gone) } id={ "e" (seq) } data-seq=(seq)
-            data-unsettled[is_unsettled(item)] tabindex="-1" {
+            data-unsettled[item.is_unsettled()] tabindex="-1" {
             @match &item.kind {
                 Kind::Prompt { round, message, began, is_withdrawn } => {
                     (head(shown, item, "Prompt", html! {

@@ -23,6 +23,21 @@ pub(super) struct Item {
     pub(super) kind: Kind,
 }
 
+impl Item {
+    /// Whether an item can still change.
+    pub(super) fn is_unsettled(&self) -> bool {
+        match &self.kind {
+            Kind::Answer(answer) => answer.calls.iter().any(|call| call.finished.is_none()),
+            Kind::Prompt {
+                began,
+                is_withdrawn,
+                ..
+            } => began.is_none() && !is_withdrawn,
+            _ => false,
+        }
+    }
+}
+
 /// What an item is.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Kind {

@@ -18,8 +18,9 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
+    answer::piece,
     html::{ago, badge, duration, number, until},
-    page::{Failure, Page, Section, csrf, piece},
+    page::{Failure, Page, Section, csrf},
     session::TenantSession,
 };
 use crate::{
@@ -408,7 +409,7 @@ pub(super) fn waits(waits: &WaitsFor, now: Timestamp) -> Markup {
                 @if let Some(at) = expires_at { ", " (until(*at, now)) " left" }
             }
             WaitsFor::TenantTurn { position } => {
-                "a subject among the tenant's rounds"
+                "a place among the tenant's rounds"
                 @if *position > 0 { " (number " (position) " in line)" }
             }
             WaitsFor::Provider { position, reason } => {

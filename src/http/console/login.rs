@@ -11,13 +11,13 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
+    answer::see_other,
+    cookies::{CSRF, LOGIN_COOKIE, cookie, no_session_cookie, session_cookie, set_cookie},
     form::{Form, LoginForm, stale},
-    page::{Failure, Page, Section, see_other},
-    session::{
-        CSRF, Client, LOGIN_COOKIE, Who, cookie, no_session_cookie, session_cookie, session_of,
-        set_cookie,
-    },
+    page::{Failure, Page, Section},
+    session::{Client, session_of},
 };
+use crate::http::sessions::Who;
 use crate::http::{error::Problem, keys::new_key, routes::Query, shared::App};
 
 /// How long a login form stays valid.

@@ -5,8 +5,8 @@
 //! # Layout
 //! | Module | Holds |
 //! |---|---|
-//! | `session`, `form` | who is logged in; forms, which carry a token of the session |
-//! | `page`, `assets` | the frame and the headers of pages; style and script |
+//! | `session`, `cookies`, `form` | who asks; cookies; forms, which carry a token of the session |
+//! | `page`, `answer`, `assets` | the frame and the headers of pages; style and script |
 //! | `html`, `markdown` | small parts; Markdown as HTML |
 //! | `login`, `list` | the login; the conversations of a tenant |
 //! | `thread`, `item`, `files` | one of them, its items, its images and events |
@@ -22,7 +22,9 @@
 //! - A browser never holds a key; its session ends with the key.
 
 mod actions;
+mod answer;
 mod assets;
+mod cookies;
 mod fan_outs;
 mod figures;
 mod files;
@@ -47,8 +49,6 @@ use axum::{
 use self::page::Failure;
 use super::{error::Problem, shared::App};
 use crate::observe::Redactor;
-
-pub(super) use session::Sessions;
 
 /// The routes of the console. `redactor` masks secrets in the texts of failures.
 pub(super) fn routes(redactor: &Redactor) -> Router<App> {

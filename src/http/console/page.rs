@@ -12,10 +12,18 @@ use axum::{
 use maud::{DOCTYPE, Markup, html};
 
 use super::{
+    answer::see_other,
     assets::{ICON_PATH, SCRIPT_PATH, STYLE_PATH},
-    session::{CSRF, Session, Who, cookie},
+    cookies::{CSRF, cookie},
 };
-use crate::{http::error::Problem, observe::Redactor, visible::visible};
+use crate::{
+    http::{
+        error::Problem,
+        sessions::{Session, Who},
+    },
+    observe::Redactor,
+    visible::visible,
+};
 
 /// What a browser may load into a page: what this host serves, and nothing else.
 pub(super) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
@@ -114,27 +122,6 @@ impl IntoResponse for Page {
         response.extensions_mut().insert(self);
         response
     }
-}
-
-/// Leads to another page of this host. A path that no header can hold leads to the start.
-pub(super) fn see_other(path: &str) -> Response {
-    let to = HeaderValue::from_str(path);
-    let to = to.unwrap_or(HeaderValue::from_static("/console"));
-    (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
-}
-
-/// A piece of a page, which the script puts into the page that is open.
-pub(super) fn piece(markup: Markup) -> Response {
-    with_type(markup.into_string(), "text/html; charset=utf-8")
-}
-
-/// A body of text or data.
-pub(super) fn with_type(body: impl Into<Body>, media: &'static str) -> Response {
-    let mut response = Response::new(body.into());
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
-    response
 }
 
 /// The hidden field that every form carries.

@@ -1,4 +1,4 @@
-//! One conversation as a thread to read: prompts, answers, tool calls, approvals in subject, and a
+//! One conversation as a thread to read: prompts, answers, tool calls, approvals in place, and a
 //! box to write in. Long journals are read by page, newest first.
 
 use axum::{
@@ -15,13 +15,15 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
+    answer::{piece, with_type},
     html::{ago, number},
     item::{Shown, item},
-    items::{Item, Kind, items},
+    items::{Item, items},
     list::{state_badge, waits},
-    page::{Failure, Page, Section, csrf, piece, with_type},
-    session::{Session, TenantSession},
+    page::{Failure, Page, Section, csrf},
+    session::TenantSession,
 };
+use crate::http::sessions::Session;
 use crate::{
     http::{
         answer_room::AnswerRoom,
@@ -361,17 +363,4 @@ pub(super) async fn entry(
     });
     let text = serde_json::to_string_pretty(&body).unwrap_or_default();
     Ok(with_type(text, "text/plain; charset=utf-8"))
-}
-
-/// Whether an item can still change.
-pub(super) fn is_unsettled(item: &Item) -> bool {
-    match &item.kind {
-        Kind::Answer(answer) => answer.calls.iter().any(|call| call.finished.is_none()),
-        Kind::Prompt {
-            began,
-            is_withdrawn,
-            ..
-        } => began.is_none() && !is_withdrawn,
-        _ => false,
-    }
 }
