@@ -122,6 +122,7 @@ pub(super) async fn run(
         .hint("set `workspace`, `provider` and `model` in its [[tenant]]"));
     }
     let bounds = bounds(&config.http);
+    let console = config.http.console.unwrap_or(true);
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
@@ -146,7 +147,7 @@ pub(super) async fn run(
         // that can fail, so that the next start does not take a key that was never shown for known.
         serving.operator.store().await?;
     }
-    report(&serving, bound).await;
+    report(&serving, bound, console).await;
 
     let Serving {
         host,
@@ -169,6 +170,7 @@ pub(super) async fn run(
         .drain_within(drain_within)
         .leaving(leaving.clone())
         .metrics(figures)
+        .console(console)
         .peers(peers)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();
@@ -337,7 +339,7 @@ fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
 }
 
 /// Reports the address, tenants, provider and store, then notes and a generated key.
-async fn report(serving: &Serving, bound: SocketAddr) {
+async fn report(serving: &Serving, bound: SocketAddr, console: bool) {
     let paint = Paint::stderr();
     let tenants = counted(serving.operator.tenants().await.len(), "tenant");
     let store = serving.store.clone().unwrap_or_else(|| "memory".to_owned());
@@ -351,6 +353,9 @@ async fn report(serving: &Serving, bound: SocketAddr) {
         "{tenants}, provider {provider}, model {model}, store {}",
         sanitize(&store)
     )));
+    if console {
+        err_line(&paint.dim(&format!("console at http://{bound}/console")));
+    }
     for note in &serving.notes {
         err_line(&paint.dim(&format!("note: {}", sanitize(note))));
     }

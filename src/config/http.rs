@@ -33,6 +33,8 @@ pub struct HttpLimits {
     pub write_pause_max: Option<Duration>,
     /// Whether providers may fetch what prompts of tenants refer to.
     pub remote_attachments: Option<bool>,
+    /// Whether the pages for people are served.
+    pub console: Option<bool>,
 }
 
 impl HttpLimits {
@@ -46,6 +48,14 @@ impl HttpLimits {
             "tenant_answer_bytes_max" => &mut self.tenant_answer_bytes_max,
             "connection_answer_bytes_max" => &mut self.connection_answer_bytes_max,
             "answer_bytes_max" => &mut self.answer_bytes_max,
+            _ => return None,
+        })
+    }
+
+    fn flag(&mut self, name: &str) -> Option<&mut Option<bool>> {
+        Some(match name {
+            "remote_attachments" => &mut self.remote_attachments,
+            "console" => &mut self.console,
             _ => return None,
         })
     }
@@ -71,8 +81,10 @@ impl HttpLimits {
                     *field = Some(*time);
                 }
             }
-            Value::Flag(yes) if name == "remote_attachments" => {
-                self.remote_attachments = Some(*yes);
+            Value::Flag(yes) => {
+                if let Some(field) = self.flag(name) {
+                    *field = Some(*yes);
+                }
             }
             _ => {}
         }
@@ -80,10 +92,10 @@ impl HttpLimits {
 
     /// The value of a key of `[host]`: `None` for other keys, `Some(None)` if it is not set.
     pub(super) fn get(&self, name: &str) -> Option<Option<Value>> {
-        if name == "remote_attachments" {
-            return Some(self.remote_attachments.map(Value::Flag));
-        }
         let mut copy = self.clone();
+        if let Some(flag) = copy.flag(name) {
+            return Some(flag.map(Value::Flag));
+        }
         let count = copy
             .count(name)
             .map(|count| count.map(|count| Value::Count(count as u64)));

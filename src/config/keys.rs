@@ -127,6 +127,12 @@ const PLAIN: &[Key] = &[
         "whether a tenant's attachments may be a URL or the id of a file that the provider fetches on your account; `false` by default",
     ),
     key(
+        "host",
+        "console",
+        Kind::Flag,
+        "whether the pages for people at `/console` are served; `true` by default",
+    ),
+    key(
         "store",
         "url",
         Kind::StoreUrl,

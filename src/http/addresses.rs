@@ -21,6 +21,10 @@ const NETWORK: u128 = u128::MAX << 64;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
+/// The address of a request's client, as connections are counted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientAddress(pub(super) IpAddr);
+
 /// One counted connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct AddressPlace {
@@ -53,6 +57,13 @@ impl Addresses {
             addresses: self.clone(),
             address,
         })
+    }
+}
+
+impl AddressPlace {
+    /// The address that the connection is counted for.
+    pub(super) fn client(&self) -> ClientAddress {
+        ClientAddress(self.address)
     }
 }
 

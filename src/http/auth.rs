@@ -22,6 +22,16 @@ pub(super) struct CallerKey {
 }
 
 impl CallerKey {
+    /// The key with this hash, of a session that it opened.
+    pub(super) fn new(keys: &Keys, tenant: &TenantId, hash: KeyHash) -> Self {
+        Self {
+            changes: keys.changes(),
+            keys: keys.clone(),
+            tenant: tenant.clone(),
+            hash,
+        }
+    }
+
     /// Whether the key still opens its tenant.
     pub(super) fn is_valid(&self) -> bool {
         self.keys.opens(&self.hash, &self.tenant)
@@ -43,12 +53,7 @@ impl FromRequestParts<App> for CallerKey {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Caller(tenant) = Caller::from_request_parts(parts, app).await?;
         let hash = KeyHash::from_key(bearer(parts)?);
-        Ok(Self {
-            changes: app.config.keys.changes(),
-            keys: app.config.keys.clone(),
-            tenant,
-            hash,
-        })
+        Ok(Self::new(&app.config.keys, &tenant, hash))
     }
 }
 
@@ -101,7 +106,8 @@ pub(super) enum OpenedBy {
 /// Which key the route of a served path needs.
 pub(super) fn opened_by(path: &str) -> OpenedBy {
     match path {
-        "/healthz" | "/readyz" | "/openapi.json" => OpenedBy::Anyone,
+        "/" | "/console" | "/healthz" | "/readyz" | "/openapi.json" => OpenedBy::Anyone,
+        path if path.starts_with("/console/") => OpenedBy::Anyone,
         "/metrics" => OpenedBy::Operator,
         path if path.starts_with("/v1/admin/") => OpenedBy::Operator,
         _ => OpenedBy::Tenant,

@@ -173,8 +173,12 @@ impl Keys {
 
     /// Whether this is the operator's key.
     pub fn is_admin(&self, key: &str) -> bool {
-        hash_of(key)
-            .is_some_and(|hash| self.read(|known| known.admin.is_some_and(|admin| admin.is(&hash))))
+        hash_of(key).is_some_and(|hash| self.is_admin_hash(&hash))
+    }
+
+    /// As [`Keys::is_admin`], of a key whose hash is kept.
+    pub(super) fn is_admin_hash(&self, hash: &KeyHash) -> bool {
+        self.read(|known| known.admin.is_some_and(|admin| admin.is(hash)))
     }
 
     fn read<T>(&self, look: impl FnOnce(&Known) -> T) -> T {

@@ -8,6 +8,7 @@
 //! | `server`, `socket`, `addresses` | listener and shutdown; timeouts; connections per client |
 //! | `router`, `routes` | the route table and its middleware; the handlers, by resource |
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
+//! | `console` | pages for people |
 //! | `sse`, `quiet`, `openapi` | event streams, and what they wait for; the OpenAPI document |
 //! | `compat`, `openai` | what the compatible APIs share: one call of a client; OpenAI's Chat Completions |
 //! | `peers`, `owners`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
@@ -28,6 +29,7 @@ mod api;
 mod auth;
 mod body;
 mod compat;
+mod console;
 mod error;
 mod fan_outs;
 mod idle;
@@ -41,6 +43,7 @@ mod quiet;
 mod router;
 mod routes;
 mod server;
+mod sessions;
 mod settings;
 mod shared;
 mod socket;

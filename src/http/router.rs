@@ -17,6 +17,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     auth::{Admin, Caller, OpenedBy, no_route, opened_by},
+    console,
     error::Problem,
     idle::held_until_sent,
     openai, openapi,
@@ -42,8 +43,9 @@ const KEY_BYTES_MIN: usize = 6;
 /// Replaces the caller's key in error texts.
 const MASKED: &str = "[masked]";
 
-/// Builds the routes and their document.
-pub(super) fn routes() -> (Router<App>, Bytes) {
+/// Builds the routes and their document. `redactor` masks secrets in error responses; `has_console`
+/// says whether the pages for people are served.
+pub(super) fn routes(redactor: &Redactor, has_console: bool) -> (Router<App>, Bytes) {
     let routes = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(conversations::list))
         .routes(routes!(
@@ -86,7 +88,10 @@ pub(super) fn routes() -> (Router<App>, Bytes) {
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));
-    let (router, document) = routes.split_for_parts();
+    let (mut router, document) = routes.split_for_parts();
+    if has_console {
+        router = router.merge(console::routes(redactor));
+    }
     (router, openapi::render(document))
 }
 

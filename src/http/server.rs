@@ -33,7 +33,7 @@ use tower_service::Service;
 
 use super::{
     HttpBounds, HttpConfig,
-    addresses::{AddressPlace, Addresses},
+    addresses::{AddressPlace, Addresses, ClientAddress},
     answer_room::ConnectionRoom,
     idle::OpenRequests,
     peers::end_moved,
@@ -93,7 +93,7 @@ pub async fn serve(
 ) -> Served {
     // Compile the masking patterns up front: on first use they would block a worker thread.
     let _ = tokio::task::spawn_blocking(mask::prepare).await;
-    let (routes, openapi) = routes();
+    let (routes, openapi) = routes(&config.redactor, config.console);
     let app = Arc::new(Shared::new(host, config, openapi));
     if let Some(peers) = &app.config.peers {
         // Ends with the state of the handlers.
@@ -207,6 +207,7 @@ impl Server {
         let service = TowerToHyperService::new(Counting {
             router: self.router.clone(),
             requests: requests.clone(),
+            client: place.client(),
             room: ConnectionRoom::new(bounds),
         });
         let closing = self.closing.clone();
@@ -237,6 +238,7 @@ impl Server {
 struct Counting {
     router: Router,
     requests: OpenRequests,
+    client: ClientAddress,
     room: ConnectionRoom,
 }
 
@@ -254,6 +256,7 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         request.extensions_mut().insert(self.room.clone());
+        request.extensions_mut().insert(self.client);
         let open = self.requests.begin();
         let answer = self.router.call(request);
         Box::pin(async move { Ok(answer.await?.map(|body| open.until_sent(body))) })

@@ -25,6 +25,8 @@ pub struct HttpConfig {
     pub leaving: CancellationToken,
     /// Whether `/metrics` and `/v1/metrics` are served; if not, they answer 404.
     pub metrics: bool,
+    /// Whether the pages for people at `/console` are served, and `/` leads there.
+    pub console: bool,
     /// The other hosts on the same store; `None` for a host that is alone.
     pub peers: Option<Arc<dyn Peers>>,
     /// Masks the program's secrets in error responses. Share the instance that masks its logs.
@@ -44,6 +46,7 @@ impl HttpConfig {
             drain_within,
             leaving: CancellationToken::new(),
             metrics: true,
+            console: true,
             peers: None,
             redactor: Redactor::default(),
         }
@@ -53,6 +56,13 @@ impl HttpConfig {
     #[must_use]
     pub fn metrics(mut self, shown: bool) -> Self {
         self.metrics = shown;
+        self
+    }
+
+    /// Sets whether the pages for people are served.
+    #[must_use]
+    pub fn console(mut self, served: bool) -> Self {
+        self.console = served;
         self
     }
 
@@ -108,6 +118,7 @@ impl fmt::Debug for HttpConfig {
             .field("drain_within", &self.drain_within)
             .field("leaving", &self.leaving.is_cancelled())
             .field("metrics", &self.metrics)
+            .field("console", &self.console)
             .field("peers", &self.peers.is_some())
             .field("redactor", &self.redactor)
             .finish()

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, owners::RecentOwners,
-    peers::Watched,
+    peers::Watched, sessions::Sessions,
 };
 use crate::Host;
 
@@ -58,6 +58,8 @@ pub(super) struct Shared {
     pub(super) answers: AnswerRooms,
     /// The fan-outs that tenants started.
     pub(super) fan_outs: FanOuts,
+    /// Who is logged in to the console.
+    pub(super) console: Sessions,
     /// The open event streams, where other hosts may take conversations.
     pub(super) watched: Arc<Watched>,
     /// The hosts that answered for their conversations of late.
@@ -110,6 +112,7 @@ impl Shared {
             )),
             kept: Arc::new(Semaphore::new(KEPT_BYTES_MAX / KEPT_UNIT_BYTES)),
             fan_outs: FanOuts::default(),
+            console: Sessions::default(),
             watched: Arc::default(),
             owners: RecentOwners::default(),
             openapi,

@@ -1,5 +1,5 @@
 //! Real clients in separate processes against `callboard serve` and `callboard mock-model`: curl,
-//! the official OpenAI client, an EventSource whose connection is cut repeatedly, an OpenAPI
+//! Chromium, the official OpenAI client, an EventSource whose connection is cut repeatedly, an OpenAPI
 //! validator and a Prometheus parser. Each script of `tests/clients/` prints `ok:` for every
 //! promise that it has verified.
 //!
@@ -86,18 +86,22 @@ struct Host {
 }
 
 fn host() -> Host {
-    let binary = env!("CARGO_BIN_EXE_callboard");
-    let model = Server::start(Command::new(binary).args([
-        "mock-model",
-        "--listen",
-        "127.0.0.1:0",
-        "--chunks",
-        "40",
-        "--chunk-delay-ms",
-        "2",
-    ]));
+    host_with(&["--chunks", "40", "--chunk-delay-ms", "2"], |_| {
+        String::new()
+    })
+}
+
+/// A host with one tenant, connected to a mock model with these flags. `tenant` gives further keys
+/// of the tenant, for a folder of its own.
+fn host_with(flags: &[&str], tenant: impl Fn(&Path) -> String) -> Host {
+    let mut model = Command::new(env!("CARGO_BIN_EXE_callboard"));
+    let model = Server::start(
+        model
+            .args(["mock-model", "--listen", "127.0.0.1:0"])
+            .args(flags),
+    );
     let provider = format!("kind = \"openai\"\nbase_url = \"{}/v1\"", model.1);
-    let (serve, folder) = serve(&provider);
+    let (serve, folder) = serve_with(&provider, tenant);
     Host {
         serve,
         _model: model,
@@ -107,13 +111,19 @@ fn host() -> Host {
 
 /// `callboard serve` for one tenant, with this provider.
 fn serve(provider: &str) -> (Server, tempfile::TempDir) {
+    serve_with(provider, |_| String::new())
+}
+
+/// The same, with further keys of the tenant.
+fn serve_with(provider: &str, tenant: impl Fn(&Path) -> String) -> (Server, tempfile::TempDir) {
     let folder = scratch();
     std::fs::write(folder.path().join("key"), "sk-test-not-a-real-key").unwrap();
     let config = format!(
-        "[host]\nlisten = \"127.0.0.1:0\"\ndata_dir = \"{}\"\nadmin_key_sha256 = \"{}\"\n\n[[provider]]\nname = \"mock\"\n{provider}\nmodel = \"mock\"\n\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nprovider = \"mock\"\n",
+        "[host]\nlisten = \"127.0.0.1:0\"\ndata_dir = \"{}\"\nadmin_key_sha256 = \"{}\"\n\n[[provider]]\nname = \"mock\"\n{provider}\nmodel = \"mock\"\n\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\nprovider = \"mock\"\n{}",
         folder.path().join("data").display(),
         sha256(ADMIN_KEY),
         sha256(KEY),
+        tenant(folder.path()),
     );
     let file = folder.path().join("callboard.toml");
     std::fs::write(&file, config).unwrap();
@@ -318,6 +328,35 @@ fn a_person_with_curl_is_served() {
     client.args([&host.serve.1, KEY]);
 
     keeps(client, 6);
+}
+
+#[test]
+fn a_person_with_a_browser_is_served() {
+    let name = "a_person_with_a_browser_is_served";
+    if !is_there("chromium") || !is_there("chromedriver") {
+        return skipped(name, "chromium or chromedriver is not installed");
+    }
+    let edit = r#"{"path":"notes.txt","old_text":"","new_text":"hello\nworld\n"}"#;
+    let flags = [
+        "--tool-calls=1",
+        "--tool=file_edit",
+        "--tool-input",
+        edit,
+        "--chunks=40",
+        "--chunk-delay-ms=15",
+        "--write-per=event",
+    ];
+    let host = host_with(&flags, |folder| {
+        let workspace = folder.join("workspace");
+        std::fs::create_dir(&workspace).unwrap();
+        let workspace = workspace.display();
+        format!("workspace = \"{workspace}\"\napprove = \"ask\"\n")
+    });
+
+    let mut client = script("python3", "console.py");
+    client.args([&host.serve.1, KEY, ADMIN_KEY]);
+
+    keeps(client, 9);
 }
 
 #[test]

@@ -267,6 +267,22 @@ pub const ROWS: &[Row] = &[
         fix: WIRING,
     },
     Row {
+        within: &["src/http/**"],
+        except: &["src/http/console/html.rs"],
+        forbidden: &[Has("PreEscaped")],
+        in_tests: false,
+        reason: "text that is not escaped becomes a part of the page",
+        fix: "write it with `html!`; only `html::trusted` takes HTML as it is",
+    },
+    Row {
+        within: &["src/http/console/**"],
+        except: &["src/http/console/markdown.rs", "src/http/console/html.rs"],
+        forbidden: &[Has("trusted")],
+        in_tests: false,
+        reason: "text that is not escaped becomes a part of the page",
+        fix: "write it with `html!`; the renderer of Markdown escapes what it writes",
+    },
+    Row {
         within: &["src/mock_model/**"],
         except: &[],
         forbidden: &[

@@ -35,7 +35,7 @@ pub(crate) use lease::{ExitReason, Lease, LeaseIssuer};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub use round::budget::BUDGET_CODE;
 pub(crate) use round::output::{OUTPUT_CODE, instruction, json_in};
-pub(crate) use run::fork::{read_debug, read_fork, read_rounds, read_transcript};
+pub(crate) use run::fork::{read_debug, read_entries, read_fork, read_rounds, read_transcript};
 pub(crate) use run::load::{load, spent_by};
 pub use setup::skill_registry::SkillRegistry;
 pub use setup::toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};

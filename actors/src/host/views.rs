@@ -4,7 +4,7 @@ use super::{ConversationHandle, SendError};
 use crate::{
     chat::{Message, MessageList, StandardMessage},
     ids::Seq,
-    journal::{ConversationRound, MultiRoundConversation, TITLE_ENTRIES, title},
+    journal::{ConversationRound, Entry, MultiRoundConversation, TITLE_ENTRIES, title},
 };
 
 impl ConversationHandle {
@@ -21,6 +21,19 @@ impl ConversationHandle {
             .entries(&scope, Seq::default(), TITLE_ENTRIES)
             .await?;
         Ok(title(&first))
+    }
+
+    /// Reads at most `count` entries of the journal after `after` from the store, also those that a
+    /// rewind took back; fewer if they have many bytes, none at the end of the journal. Does not
+    /// activate the conversation.
+    ///
+    /// # Errors
+    /// [`SendError`] for a failing store or an unreadable entry.
+    pub async fn entries(&self, after: Seq, count: usize) -> Result<Vec<Entry>, SendError> {
+        let scope = self.scope.clone()?;
+        let _permit = self.host.read_permit(&scope).await;
+        let sessions = &*self.host.ports.sessions;
+        Ok(crate::conversation::read_entries(sessions, &scope, after, count).await?)
     }
 
     /// Reads the rounds from the store, oldest first, without activating the conversation.

@@ -28,23 +28,23 @@ use crate::http::{
 pub(in crate::http) struct TenantShown {
     /// The tenant's id.
     #[schema(value_type = String)]
-    id: TenantId,
+    pub(in crate::http) id: TenantId,
     /// Whether new prompts of the tenant are refused.
-    paused: bool,
+    pub(in crate::http) paused: bool,
     /// Current and total usage since the host started: prompts, rounds, bytes, tokens, refusals by
     /// reason.
     #[schema(value_type = Object)]
-    usage: TenantUsage,
+    pub(in crate::http) usage: TenantUsage,
     /// What its workspace holds; absent until it was counted, at the first command or the first new file.
     #[serde(skip_serializing_if = "Option::is_none")]
-    workspace: Option<WorkspaceShown>,
+    pub(in crate::http) workspace: Option<WorkspaceShown>,
 }
 
 /// All tenants of the host.
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::http) struct Tenants {
     /// The tenants, in order of id.
-    tenants: Vec<TenantShown>,
+    pub(in crate::http) tenants: Vec<TenantShown>,
 }
 
 /// Whether to pause or resume the tenant.

@@ -42,6 +42,15 @@ pub(in crate::http) struct Of {
     conversation: Option<String>,
 }
 
+impl Of {
+    /// The artifacts of one conversation.
+    pub(in crate::http) fn in_conversation(id: String) -> Self {
+        Self {
+            conversation: Some(id),
+        }
+    }
+}
+
 /// Reads an artifact, or one range of its bytes.
 ///
 /// The id is the hash of the content, so an artifact never changes and clients may cache it.

@@ -1,6 +1,10 @@
 //! `[host]`: how `serve` is reached, and what its clients may use.
 
-use std::{io::Read as _, net::TcpStream, time::Duration};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    time::Duration,
+};
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -127,4 +131,27 @@ async fn a_request_without_messages_is_as_long_as_the_configuration_says() {
         .await;
 
     assert_eq!(refused.status, StatusCode::PAYLOAD_TOO_LARGE, "{refused:?}");
+}
+
+#[test]
+fn the_console_is_served_where_the_configuration_does_not_forbid_it() {
+    for (line, expected) in [("", true), ("console = false", false)] {
+        let (served, _, _home) = bounded(line);
+
+        let login = ask(&served, "/console/login");
+        let start = ask(&served, "/");
+
+        assert_eq!(login.starts_with("HTTP/1.1 200"), expected, "{login}");
+        assert_eq!(start.starts_with("HTTP/1.1 404"), !expected, "{start}");
+    }
+}
+
+/// The answer to a request without a key.
+fn ask(served: &Served, path: &str) -> String {
+    let mut stream = connect(served);
+    let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }

@@ -69,6 +69,20 @@ pub(crate) async fn read_debug(
     Ok(reader.debug(scope))
 }
 
+/// Reads at most `count` entries of a journal after `after`.
+pub(crate) async fn read_entries(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    after: Seq,
+    count: usize,
+) -> Result<Vec<Entry>, ConversationError> {
+    let page = sessions.entries(scope, after, count).await?;
+    let entries = page.iter().map(Entry::decode);
+    Ok(entries
+        .collect::<Result<_, _>>()
+        .map_err(LoadFailure::from)?)
+}
+
 /// Calls `take` for each entry of a journal, in order. Returns the seq of the last entry.
 async fn each_entry(
     sessions: &dyn SessionBackend,

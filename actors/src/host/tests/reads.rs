@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     chat::Message,
     host::EventsFrom,
-    ids::{Epoch, EventId, Scope},
+    ids::{Epoch, EventId, Scope, Seq},
     limits::{AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_READS_MAX},
     policy::Budget,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
@@ -95,6 +95,33 @@ async fn reads_do_not_keep_a_conversation_awake() {
         conversation.status().await.unwrap();
     }
 
+    assert_eq!(host.awake(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_are_read_by_page_and_wake_no_conversation() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    let mut reply = conversation.send("Hi").await.unwrap();
+    reply.outcome().await.unwrap();
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+
+    let all = conversation.entries(Seq(0), 100).await.unwrap();
+    let mut paged = Vec::new();
+    loop {
+        let after = Seq(paged.len() as u64);
+        let page = conversation.entries(after, 2).await.unwrap();
+        assert!(page.len() <= 2);
+        if page.is_empty() {
+            break;
+        }
+        paged.extend(page);
+    }
+
+    assert_eq!(all, paged);
+    assert!(all.len() >= 5 && all.iter().zip(1..).all(|(entry, n)| entry.seq == Seq(n)));
     assert_eq!(host.awake(), 0);
 }
 

@@ -1,0 +1,128 @@
+//! What pages show or offer besides text: images of messages, artifacts, and the live events of a
+//! conversation.
+
+use axum::{
+    Extension,
+    extract::State,
+    http::{HeaderMap, HeaderValue, header},
+    response::Response,
+};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use callboard_actors::{
+    chat::{ContentBlock, Message},
+    ids::Seq,
+    journal::EntryBody,
+};
+use serde::Deserialize;
+
+use super::{
+    answer::with_type,
+    page::Failure,
+    session::{TenantSession, caller_key},
+};
+use crate::http::{
+    api::WatchFrom,
+    auth::Caller,
+    error::Problem,
+    routes::{Path, Query, artifacts, events},
+    shared::App,
+};
+
+/// Bytes that an image may take while it is sent.
+const IMAGE_ROOM: usize = 16 * 1024 * 1024;
+
+/// The part of an image block that holds its bytes.
+#[derive(Deserialize)]
+struct ImageBlock {
+    source: Source,
+}
+
+#[derive(Deserialize)]
+struct Source {
+    #[serde(rename = "type")]
+    kind: String,
+    media_type: Option<String>,
+    data: Option<String>,
+}
+
+/// Sends an image of a message.
+pub(super) async fn image(
+    State(app): State<App>,
+    viewer: TenantSession,
+    path: Result<Path<(String, u64, usize)>, Problem>,
+) -> Result<Response, Failure> {
+    let Path((id, seq, index)) = path?;
+    let missing = || Problem::not_found("image");
+    let (_, conversation) = app.known(&viewer.tenant, &id).await?;
+    let _room = app
+        .answers
+        .take(&viewer.tenant, &viewer.connection, IMAGE_ROOM)
+        .await?;
+    let before = Seq(seq.saturating_sub(1));
+    let entries = conversation.entries(before, 1).await?;
+    let entry = entries.first().filter(|entry| entry.seq.0 == seq);
+    let message: &Message = match entry.map(|entry| &entry.body) {
+        Some(
+            EntryBody::PromptAccepted {
+                message: Some(message),
+                ..
+            }
+            | EntryBody::Injected { message, .. },
+        ) => message,
+        _ => return Err(missing().into()),
+    };
+    let block = message
+        .blocks()
+        .into_iter()
+        .nth(index)
+        .ok_or_else(missing)?;
+    let ContentBlock::Other { raw, .. } = block else {
+        return Err(missing().into());
+    };
+    let ImageBlock { source } = raw.parse().map_err(|_| missing())?;
+    let media = match source.media_type.as_deref() {
+        Some("image/png") => "image/png",
+        Some("image/jpeg") => "image/jpeg",
+        Some("image/gif") => "image/gif",
+        Some("image/webp") => "image/webp",
+        _ => return Err(missing().into()),
+    };
+    let data = source.data.filter(|_| source.kind == "base64");
+    let bytes = STANDARD
+        .decode(data.ok_or_else(missing)?)
+        .map_err(|_| missing())?;
+    let mut response = with_type(bytes, media);
+    // An entry never changes.
+    let cached = HeaderValue::from_static("private, max-age=3600");
+    response.headers_mut().insert(header::CACHE_CONTROL, cached);
+    Ok(response)
+}
+
+/// Sends an artifact of a conversation, to be saved.
+pub(super) async fn artifact(
+    State(app): State<App>,
+    viewer: TenantSession,
+    path: Result<Path<(String, String)>, Problem>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let Path((conversation, id)) = path?;
+    let of = Query(artifacts::Of::in_conversation(conversation));
+    let caller = Caller(viewer.tenant);
+    let connection = Extension(viewer.connection);
+    Ok(artifacts::get(State(app), caller, connection, Path(id), of, headers).await?)
+}
+
+/// Sends the events of a conversation, as the API does.
+pub(super) async fn live(
+    State(app): State<App>,
+    viewer: TenantSession,
+    path: Result<Path<String>, Problem>,
+    from: Result<Query<WatchFrom>, Problem>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let Some(key) = caller_key(&viewer.session, &app) else {
+        return Err(Problem::not_found("page").into());
+    };
+    let caller = Caller(viewer.tenant);
+    Ok(events::watch(State(app), caller, key, path?, from?, headers).await?)
+}

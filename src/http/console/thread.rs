@@ -1,0 +1,369 @@
+//! One conversation as a thread to read: prompts, answers, tool calls, approvals in place, and a
+//! box to write in. Long journals are read by page, newest first.
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    host::{ConversationHandle, ConversationState, ConversationStatus},
+    ids::{ConversationId, Seq},
+    journal::{Entry, EntryBody},
+    time::Timestamp,
+};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+use super::{
+    answer::{piece, with_type},
+    html::{ago, number},
+    item::{Shown, item},
+    items::{Item, items},
+    list::{state_badge, waits},
+    page::{Failure, Page, Section, csrf},
+    session::TenantSession,
+};
+use crate::http::sessions::Session;
+use crate::{
+    http::{
+        answer_room::AnswerRoom,
+        api::ConversationState as Head,
+        auth::Caller,
+        error::Problem,
+        routes::{Path, Query, conversations},
+        shared::App,
+    },
+    visible::visible,
+};
+
+/// Entries that a page is made of.
+const ENTRIES: u64 = 200;
+
+/// Bytes of HTML of the items of a page; older items go to the page before.
+const BYTES_MAX: usize = 220 * 1024;
+
+/// Bytes that a page of entries may hold while it is rendered.
+const ROOM_BYTES: usize = 8 * 1024 * 1024;
+
+/// Which part of a conversation to show.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Part {
+    /// The newest entry of the page; that of the journal if absent.
+    to: Option<u64>,
+    /// Only what begins at this entry or later, for a page that is open.
+    from: Option<u64>,
+    /// A prompt whose text begins the box to write in.
+    draft: Option<u64>,
+}
+
+/// What every page of a conversation shows at its top.
+pub(super) struct Subject {
+    pub(super) id: ConversationId,
+    pub(super) conversation: ConversationHandle,
+    pub(super) head: Head,
+    pub(super) title: Option<String>,
+    pub(super) now: Timestamp,
+}
+
+impl Subject {
+    /// Finds a conversation of the session's tenant.
+    ///
+    /// # Errors
+    /// 404 for an unknown one, and for another tenant's.
+    pub(super) async fn find(
+        app: &App,
+        viewer: &TenantSession,
+        id: String,
+    ) -> Result<Self, Failure> {
+        let of = || (State(app.clone()), Caller(viewer.tenant.clone()));
+        let (scope, conversation) = app.known(&viewer.tenant, &id).await?;
+        let (state, caller) = of();
+        let axum::Json(head) = conversations::get(state, caller, Path(id)).await?;
+        // A damaged conversation has no title.
+        let title = conversation.title().await.ok().flatten();
+        Ok(Self {
+            title: title.map(|title| visible(&title)),
+            id: scope.conversation,
+            conversation,
+            head,
+            now: app.host.ports().clock.now(),
+        })
+    }
+
+    fn status(&self) -> &ConversationStatus {
+        &self.head.status
+    }
+
+    /// Reads the entries after `after` up to `to`, within the room of the session's connection.
+    pub(super) async fn entries(
+        &self,
+        app: &App,
+        viewer: &TenantSession,
+        after: u64,
+        to: u64,
+    ) -> Result<(Vec<Entry>, AnswerRoom), Failure> {
+        let room = app
+            .answers
+            .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
+            .await?;
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut last = after;
+        while last < to {
+            let count = usize::try_from(to - last).unwrap_or(usize::MAX);
+            let more = self.conversation.entries(Seq(last), count).await?;
+            match more.last() {
+                Some(entry) => last = entry.seq.0,
+                None => break,
+            }
+            entries.extend(more);
+        }
+        Ok((entries, room))
+    }
+
+    /// The head of the page, with links to the others.
+    pub(super) fn top(&self, here: &str) -> Markup {
+        let id = &self.id;
+        let links = [
+            ("", "Thread"),
+            ("/timeline", "Timeline"),
+            ("/figures", "Figures"),
+            ("/subagents", "Subagents"),
+        ];
+        html! {
+            div.crumbs { a href="/console" { "Conversations" } " / " span.id { (id) } }
+            h1 { (self.title.as_deref().unwrap_or(id.as_str())) }
+            nav.tabs aria-label="Pages of the conversation" {
+                @for (path, name) in links {
+                    a href={ "/console/c/" (id) (path) }
+                        aria-current=[(path == here).then_some("page")] { (name) }
+                }
+            }
+        }
+    }
+}
+
+/// Shows the thread, or with `from` only its end.
+pub(super) async fn thread(
+    State(app): State<App>,
+    viewer: TenantSession,
+    path: Result<Path<String>, Problem>,
+    part: Result<Query<Part>, Problem>,
+) -> Result<Response, Failure> {
+    let (Path(id), Query(part)) = (path?, part?);
+    let subject = Subject::find(&app, &viewer, id).await?;
+    let head = subject.head.entries.0;
+    let to = part.to.unwrap_or(head).min(head);
+    let oldest = to.saturating_sub(ENTRIES);
+    let after = match part.from {
+        Some(from) => oldest.max(from.saturating_sub(1)),
+        None => oldest,
+    };
+    let (entries, _room) = subject.entries(&app, &viewer, after, to).await?;
+    let shown = Shown {
+        id: &subject.id,
+        session: &viewer.session,
+        now: subject.now,
+        is_open: subject.status().round_id.is_some(),
+        waiting: waiting(subject.status()),
+    };
+    let (items, first) = rendered(&shown, &items(&entries), after);
+    if part.from.is_some() {
+        let is_whole = part.from.is_some_and(|from| from > oldest);
+        return Ok(piece(html! {
+            (status(&subject))
+            div #items data-whole[is_whole] { @for item in &items { (item) } }
+        }));
+    }
+    let draft = match part.draft {
+        Some(seq) => prompt_text(&subject.conversation, Seq(seq)).await?,
+        None => String::new(),
+    };
+    let content = html! {
+        (subject.top(""))
+        (status(&subject))
+        @if first > 0 {
+            nav.pages aria-label="Earlier entries" {
+                a rel="prev" href={ "?to=" (first) } { "Earlier entries" }
+                span.dim.small { (number(first)) " before" }
+            }
+        }
+        div #items { @for item in &items { (item) } }
+        @if to < head {
+            nav.pages aria-label="Later entries" {
+                a rel="next" href={ "?to=" (to.saturating_add(ENTRIES)) } { "Later entries" }
+                a href="?" { "The newest" }
+            }
+        } @else if !subject.id.is_reserved() {
+            article.item.answer #live hidden aria-live="polite" {
+                header { strong { "Model" } span.dim.small { "writes" } }
+                pre.live {}
+            }
+            (composer(&subject, &viewer.session, &draft))
+        }
+    };
+    let title = subject
+        .title
+        .clone()
+        .unwrap_or_else(|| subject.id.to_string());
+    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
+}
+
+/// Renders items from the newest back, as far as a page goes. Returns them with the seq that the
+/// page before ends at.
+fn rendered(shown: &Shown<'_>, items: &[Item], after: u64) -> (Vec<Markup>, u64) {
+    let mut bytes = 0;
+    let mut all = Vec::new();
+    let mut first = after;
+    for one in items.iter().rev() {
+        let markup = item(shown, one);
+        bytes += markup.0.len();
+        if bytes > BYTES_MAX && !all.is_empty() {
+            break;
+        }
+        first = one.seq.0.saturating_sub(1);
+        all.push(markup);
+    }
+    if all.len() == items.len() {
+        first = after; // Entries without an item belong to the page as well.
+    }
+    all.reverse();
+    (all, first)
+}
+
+/// The tool calls that wait for a person.
+fn waiting(status: &ConversationStatus) -> &[String] {
+    match &status.waits_for {
+        callboard_actors::host::WaitsFor::Person { tool_call_ids, .. } => tool_call_ids,
+        _ => &[],
+    }
+}
+
+async fn prompt_text(conversation: &ConversationHandle, seq: Seq) -> Result<String, Failure> {
+    let before = Seq(seq.0.saturating_sub(1));
+    let entries = conversation.entries(before, 1).await?;
+    Ok(match entries.first().map(|entry| &entry.body) {
+        Some(EntryBody::PromptAccepted {
+            message: Some(message),
+            ..
+        }) => message.text(),
+        _ => String::new(),
+    })
+}
+
+/// The line about the state, which refreshes.
+fn status(subject: &Subject) -> Markup {
+    let status = subject.status();
+    let since = Timestamp(subject.now.0.saturating_sub(status.since_ms));
+    let is_open = status.round_id.is_some();
+    html! {
+        div.status #status data-open=(is_open) data-head=(subject.head.entries.0) {
+            (state_badge(status.state))
+            @if is_open {
+                span { "waits for " (waits(&status.waits_for, subject.now)) }
+                span.dim { "since " (ago(since, subject.now)) }
+            }
+            @if status.prompts_waiting > 0 {
+                span { (status.prompts_waiting) " waiting prompts" }
+            }
+            @if let Some(failure) = &status.failure { span.bad { (failure) } }
+            span.grow {}
+            span.dim {
+                (number(status.context.tokens)) " of " (number(status.context.window)) " tokens "
+                @let full = status.context.fraction.min(1.0);
+                meter max="1" high="0.8" value=(format!("{full:.3}")) {}
+            }
+            @if is_open && status.state != ConversationState::Failed {
+                button.danger type="submit" form="interrupt" { "Interrupt" }
+            }
+        }
+    }
+}
+
+/// The box to write in, and what else can be done here.
+fn composer(subject: &Subject, session: &Session, draft: &str) -> Markup {
+    let id = &subject.id;
+    let path = |rest: &str| format!("/console/c/{id}/{rest}");
+    html! {
+        form #interrupt method="post" action=(path("interrupt")) { (csrf(session)) }
+        form.composer method="post" action=(path("send")) {
+            (csrf(session))
+            label.hidden for="prompt" { "Prompt" }
+            textarea #prompt name="content" rows="3" required data-send data-slash
+                placeholder="Write a prompt; Ctrl+Enter sends it" { (draft) }
+            div.row {
+                label.hidden for="busy" { "While a round is open" }
+                select #busy name="busy" {
+                    option value="queue" { "Ask, after the open round" }
+                    option value="steer" { "Steer the open round" }
+                    option value="interrupt" { "Interrupt, then ask" }
+                    option value="inject" { "Add to the next model call" }
+                }
+                span.grow {}
+                button.main type="submit" { "Send" }
+            }
+        }
+        details.more {
+            summary { "Copy, compact, empty, delete" }
+            div.row {
+                form method="post" action=(path("fork")) {
+                    (csrf(session))
+                    label.hidden for="copy" { "Id of the copy" }
+                    input #copy name="copy" placeholder="id of the copy" maxlength="128";
+                    button type="submit" { "Copy the conversation" }
+                }
+                form method="post" action=(path("compact")) {
+                    (csrf(session)) button type="submit" { "Compact the context" }
+                }
+                form method="post" action=(path("reset"))
+                    data-confirm="Empty this conversation? Its entries are erased." {
+                    (csrf(session)) button.danger type="submit" { "Empty" }
+                }
+                form method="post" action=(path("delete"))
+                    data-confirm="Delete this conversation? Everything of it is erased." {
+                    (csrf(session)) button.danger type="submit" { "Delete" }
+                }
+            }
+        }
+        details.more {
+            summary { "As curl" }
+            div.copy {
+                pre.code #curl {
+                    "curl -s \"$CALLBOARD/v1/conversations/" (id) "/messages\" \\\n"
+                    "  -H \"authorization: Bearer $KEY\" -H 'content-type: application/json' \\\n"
+                    "  -d '{\"content\":\"Why is checkout slow?\"}'\n"
+                    "curl -s \"$CALLBOARD/v1/conversations/" (id) "/messages?whole=true\" \\\n"
+                    "  -H \"authorization: Bearer $KEY\"\n"
+                    "curl -sN \"$CALLBOARD/v1/conversations/" (id) "/events?after=0.0.0\" \\\n"
+                    "  -H \"authorization: Bearer $KEY\"\n"
+                }
+                button type="button" data-copy="curl" hidden { "Copy" }
+            }
+        }
+    }
+}
+
+/// Shows one entry of the journal as it is stored.
+pub(super) async fn entry(
+    State(app): State<App>,
+    viewer: TenantSession,
+    path: Result<Path<(String, u64)>, Problem>,
+) -> Result<Response, Failure> {
+    let Path((id, seq)) = path?;
+    let (_, conversation) = app.known(&viewer.tenant, &id).await?;
+    let _room = app
+        .answers
+        .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
+        .await?;
+    let before = Seq(seq.saturating_sub(1));
+    let entries = conversation.entries(before, 1).await?;
+    let found = entries.first().filter(|entry| entry.seq.0 == seq);
+    let entry = found.ok_or_else(|| Problem::not_found("entry"))?;
+    let body = serde_json::json!({
+        "seq": entry.seq,
+        "epoch": entry.epoch,
+        "at": entry.at.to_string(),
+        "entry": entry.body,
+    });
+    let text = serde_json::to_string_pretty(&body).unwrap_or_default();
+    Ok(with_type(text, "text/plain; charset=utf-8"))
+}

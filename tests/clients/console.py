@@ -1,0 +1,271 @@
+"""The console in a real browser: Chromium, driven over WebDriver's HTTP protocol.
+
+console.py URL KEY ADMIN_KEY: URL serves a tenant whose model first calls a tool that asks for approval and
+then streams its answer. Prints `ok: …` for each promise. With --shots FOLDER it also keeps pictures of the pages.
+"""
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+PATIENCE = 30
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+
+
+class Browser:
+    def __init__(self, width=1200, height=900):
+        self.profile = tempfile.TemporaryDirectory()
+        self.driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        for line in self.driver.stdout:
+            found = re.search(r"started successfully on port (\d+)", line)
+            if found:
+                self.base = f"http://127.0.0.1:{found[1]}"
+                break
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+                 "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-proxy-server",
+                 f"--user-data-dir={self.profile.name}", f"--window-size={width},{height}"]
+        options = {"args": flags}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        made = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self.session = f"/session/{made['sessionId']}"
+
+    def ask(self, method, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.base + path, data, {"content-type": "application/json"}, method=method)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=60) as answer:
+                return json.load(answer)["value"]
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(json.load(error)["value"]["message"].splitlines()[0]) from None
+
+    def do(self, method, path, body=None):
+        return self.ask(method, self.session + path, body)
+
+    def go(self, url):
+        self.do("POST", "/url", {"url": url})
+
+    def where(self):
+        return self.do("GET", "/url")
+
+    def all(self, query):
+        found = self.do("POST", "/elements", {"using": "css selector", "value": query})
+        return [one[ELEMENT] for one in found]
+
+    def wait(self, query, count=1):
+        return self.until(lambda: (lambda found: found if len(found) >= count else None)(self.all(query)), query)
+
+    def until(self, what, name):
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"not seen: {name}\n{self.text('body')[:2000]}")
+
+    def text(self, query):
+        return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", query)
+
+    def shows(self, text, query="main"):
+        return self.until(lambda: text in self.text(query), text)
+
+    def type(self, query, text):
+        self.do("POST", f"/element/{self.wait(query)[0]}/value", {"text": text})
+
+    def click(self, query):
+        self.do("POST", f"/element/{self.wait(query)[0]}/click", {})
+
+    def run(self, script, *args):
+        return self.do("POST", "/execute/sync", {"script": script, "args": list(args)})
+
+    def log(self):
+        return self.do("POST", "/se/log", {"type": "browser"})
+
+    def size(self, width, height):
+        self.do("POST", "/window/rect", {"width": width, "height": height})
+        # A headless window may not be narrower than 500 points; its page may.
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.cdp("Emulation.setDeviceMetricsOverride", metrics)
+
+    def cdp(self, name, params):
+        return self.do("POST", "/goog/cdp/execute", {"cmd": name, "params": params})
+
+    def shot(self, file):
+        with open(file, "wb") as out:
+            out.write(base64.b64decode(self.do("GET", "/screenshot")))
+
+    def end(self):
+        try:
+            self.do("DELETE", "")
+        finally:
+            self.driver.terminate()
+            self.driver.wait()
+            self.profile.cleanup()
+
+
+def ok(what):
+    print(f"ok: {what}", flush=True)
+
+
+def log_in(browser, url, key):
+    browser.go(f"{url}/")
+    browser.type("#key", key)
+    browser.click("button.main")
+
+
+# Rules that tools for accessibility check, as far as a page without them can: names of fields and buttons, one main
+# heading, a language, a title, unique ids, contrast of texts.
+FAULTS = """
+const faults = [];
+const name = (e) => e.getAttribute('aria-label') || e.textContent?.trim() || e.labels?.[0]?.textContent?.trim() || e.title || e.alt;
+for (const e of document.querySelectorAll('input:not([type=hidden]), select, textarea, button, a[href], img, svg[role=img]'))
+  if (!name(e) && !e.closest('[hidden]')) faults.push('no name: ' + e.outerHTML.slice(0, 120));
+if (document.querySelectorAll('h1').length !== 1) faults.push('h1: ' + document.querySelectorAll('h1').length);
+if (!document.documentElement.lang || !document.title) faults.push('no language or title');
+if (document.querySelectorAll('main').length !== 1) faults.push('main');
+const ids = [...document.querySelectorAll('[id]')].map((e) => e.id);
+for (const id of new Set(ids.filter((id, at) => ids.indexOf(id) !== at))) faults.push('id twice: ' + id);
+const rgb = (text) => { const p = text.match(/[\\d.]+/g).map(Number); return p.length === 4 && p[3] === 0 ? null : p.slice(0, 3); };
+const light = (c) => { const [r, g, b] = c.map((v) => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+const below = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c) return c; } return [255, 255, 255]; };
+for (const e of document.querySelectorAll('main *, header *')) {
+  const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+  if (!own || !e.getClientRects().length || e.closest('svg, .gone, .badge.run, [hidden], .hidden, option')) continue;
+  const style = getComputedStyle(e);
+  const [a, b] = [light(rgb(style.color)), light(below(e))].sort((x, y) => y - x);
+  if ((a + .05) / (b + .05) < 4.5) faults.push(`contrast ${((a + .05) / (b + .05)).toFixed(2)}: ` + e.outerHTML.slice(0, 120));
+}
+if (document.documentElement.scrollWidth > innerWidth + 1) faults.push(`wider than the window: ${document.documentElement.scrollWidth} > ${innerWidth}`);
+return faults;
+"""
+
+
+def main():
+    url, key, admin_key = sys.argv[1:4]
+    shots = sys.argv[5] if len(sys.argv) > 5 and sys.argv[4] == "--shots" else None
+    browser = Browser()
+    faults = []
+
+    def look(name):
+        for scheme in ["light", "dark"]:
+            browser.cdp("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            for width in [1200, 400]:
+                browser.size(width, 900)
+                faults.extend(f"{name} {scheme} {width}: {fault}" for fault in browser.run(FAULTS))
+                if shots:
+                    height = browser.run("return document.documentElement.scrollHeight")
+                    browser.size(width, max(400, min(height, 3000)))
+                    browser.shot(os.path.join(shots, f"{name}-{scheme}-{width}.png"))
+        browser.size(1200, 900)
+
+    try:
+        log_in(browser, url, "cb_wrong_not_a_real_key")
+        browser.shows("not known here")
+        look("login")
+        log_in(browser, url, key)
+        browser.shows("New conversation")
+        assert "callboard_session" not in browser.run("return document.cookie")
+        ok("a person logs in with a key, and no script can read the session")
+
+        browser.type("#id", "first")
+        browser.type("#prompt", "Hello **there**")
+        browser.click("section.new button.main")
+        browser.wait("form.question")
+        look("question")
+        browser.shows("left")
+        before = len(browser.all(".item"))
+        browser.run("window.stays = true")
+        browser.click("form.question button.main")
+        browser.shows("Round ended")
+        ok("a prompt is sent and an approval answered in its place")
+
+        browser.run("""
+            window.pieces = 0; window.most = '';
+            new MutationObserver(() => { pieces++; const t = document.querySelector('.live').textContent; if (t.length > most.length) most = t; })
+                .observe(document.querySelector('.live'), { childList: true, characterData: true, subtree: true });
+            window.stays = true;
+        """)
+        # By a second client, while this page is open.
+        request = urllib.request.Request(f"{url}/v1/conversations/first/messages", json.dumps({"content": "from elsewhere"}).encode(),
+                                         {"authorization": f"Bearer {key}", "content-type": "application/json", "prefer": "respond-async"})
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read()
+        browser.shows("from elsewhere")
+        browser.wait("form.question")
+        token = browser.run("return document.querySelector('form.question [name=csrf]').value")
+        # Answered without leaving the page, as another person would.
+        browser.run("""
+            const form = document.querySelector('form.question');
+            const body = new URLSearchParams(new FormData(form)); body.set('allow', 'once');
+            fetch(form.action, { method: 'POST', body, redirect: 'manual' });
+        """)
+        browser.until(lambda: browser.text("#items").count("Round ended") == 2, "the second round's end")
+        assert browser.run("return window.stays === true"), "the page was loaded again"
+        assert len(browser.all(".item")) > before
+        assert browser.run("return window.pieces") > 3 and browser.run("return window.most.length") > 20, "no stream was seen"
+        ok("an open page follows the conversation piece by piece, without being loaded again")
+
+        look("thread")
+        for path in ["timeline", "figures", "subagents"]:
+            browser.go(f"{url}/console/c/first/{path}")
+            browser.wait("nav.tabs")
+            look(path)
+        browser.go(f"{url}/console/fanouts")
+        browser.type("#name", "some")
+        browser.type("#tasks", "one\ntwo\nthree")
+        browser.click("section.new button.main")
+        browser.shows("of 3 ended")
+        look("fanout")
+        browser.go(f"{url}/console/fanouts")
+        look("fanouts")
+        browser.go(f"{url}/console?subagents=1")
+        look("list")
+        ok("timeline, figures, subagents and fan-outs are shown")
+
+        browser.go(f"{url}/console/c/first")
+        browser.type("body", "j")
+        browser.type("body", "/")
+        assert browser.run("return document.activeElement.id") == "prompt", "`/` leads to the box"
+        browser.go(f"{url}/console")
+        browser.run("document.querySelector('#theme').focus()")
+        browser.run("document.activeElement.click()")
+        chosen = browser.run("return document.documentElement.dataset.theme")
+        browser.go(f"{url}/console")
+        assert chosen and browser.run("return document.documentElement.dataset.theme") == chosen
+        browser.run("document.querySelector('#theme').click(); document.cookie = 'callboard_theme=; Path=/console; Max-Age=0'")
+        ok("keys lead to the box, and chosen colours stay")
+
+        browser.click("form[action='/console/logout'] button")
+        browser.wait("#key")
+        browser.go(f"{url}/console/c/first")
+        assert "/console/login" in browser.where()
+        browser.type("#key", key)
+        browser.click("button.main")
+        browser.until(lambda: browser.where().endswith("/console/c/first"), "the page that was asked for")
+        browser.click("form[action='/console/logout'] button")
+        ok("who logs out sees nothing, and a login leads back")
+
+        log_in(browser, url, admin_key)
+        browser.shows("Durations since the start")
+        browser.until(lambda: browser.text("[data-value=queue]") not in ("", "–"), "a plotted figure")
+        look("host")
+        browser.go(f"{url}/console/host/tenants")
+        look("tenants")
+        ok("the operator sees plots that move, and tenants")
+
+        assert not faults, "\n".join(faults)
+        ok("no page has an unnamed field, a text of low contrast or is wider than a narrow window")
+        noise = [line for line in browser.log() if line["level"] in ("SEVERE", "WARNING") and "401" not in line["message"]]
+        assert not noise, json.dumps(noise, indent=1)
+        ok("the browser reports no violation of the policy and no error of a script")
+    finally:
+        browser.end()
+
+
+main()
