@@ -77,7 +77,7 @@ fn hosts(hosts: &[DatabaseHost]) -> Option<Finding> {
         let seconds = host.beat_ms as f64 / 1000.0;
         format!("{name} {program}, {seconds:.1} s ago")
     });
-    let each: Vec<String> = each.map(|host| sanitize(&host).into()).collect();
+    let each: Vec<String> = each.map(|host| sanitize(&host)).collect();
     let versions: BTreeSet<&str> = hosts.iter().map(|host| host.program.as_str()).collect();
     match versions.len() {
         0 => None,

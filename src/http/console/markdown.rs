@@ -133,11 +133,7 @@ impl Writer {
             TagEnd::Emphasis => self.tag("</em>"),
             TagEnd::Strong => self.tag("</strong>"),
             TagEnd::Strikethrough => self.tag("</del>"),
-            TagEnd::Link | TagEnd::Image => {
-                if self.links.pop() == Some(true) {
-                    self.tag("</a>");
-                }
-            }
+            TagEnd::Link | TagEnd::Image if self.links.pop() == Some(true) => self.tag("</a>"),
             _ => {}
         }
     }

@@ -117,9 +117,8 @@ pub(super) fn tool_choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, 
         return Ok(None);
     };
     let name = || {
-        choice["function"]["name"]
-            .as_str()
-            .or(choice["name"].as_str())
+        let nested = choice.pointer("/function/name").and_then(Value::as_str);
+        nested.or(choice.get("name").and_then(Value::as_str))
     };
     match (choice.as_str(), choice["type"].as_str(), name()) {
         (Some("auto"), ..) => Ok(None),

@@ -65,7 +65,7 @@ const SWEEPS: [Duration; 6] = [
 /// A line of the pipe.
 #[derive(Debug, Serialize, Deserialize)]
 enum Line {
-    Begins { id: u64, note: Note },
+    Begins { id: u64, note: Box<Note> },
     Ended { id: u64 },
 }
 
@@ -109,7 +109,11 @@ impl Watchdog {
         let mut state = self.state();
         let id = state.next;
         state.next += 1;
-        let mut line = serde_json::to_vec(&Line::Begins { id, note }).ok()?;
+        let mut line = serde_json::to_vec(&Line::Begins {
+            id,
+            note: Box::new(note),
+        })
+        .ok()?;
         line.push(b'\n');
         state.open.insert(id, line.clone());
         let is_registered = state.running.is_some() && state.write(&line) || state.restart(helper);
@@ -254,7 +258,7 @@ pub(in crate::sandbox) fn run() -> i32 {
     let mut open = BTreeMap::new();
     for line in BufReader::new(std::io::stdin()).split(b'\n') {
         match line.map(|line| serde_json::from_slice(&line)) {
-            Ok(Ok(Line::Begins { id, note })) => drop(open.insert(id, note)),
+            Ok(Ok(Line::Begins { id, note })) => drop(open.insert(id, *note)),
             Ok(Ok(Line::Ended { id })) => drop(open.remove(&id)),
             // The host was killed while writing a line.
             Ok(Err(_)) => {}

@@ -506,7 +506,7 @@ async fn health_needs_no_key_and_requests_keep_their_names() {
 async fn an_artifact_of_one_of_many_conversations_needs_its_name() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     for index in 0..257 {
-        let conversation = server.host.tenant(&tenant("acme"));
+        let conversation = server.host.tenant(tenant("acme"));
         let conversation = conversation.conversation(format!("c{index}"));
         soon(conversation.reset()).await.unwrap();
     }

@@ -32,8 +32,10 @@ impl Events {
     }
 
     fn send(&mut self, kind: &str, mut event: Value, out: &mut Out) {
-        event["type"] = json!(kind);
-        event["sequence_number"] = json!(self.number);
+        if let Value::Object(fields) = &mut event {
+            fields.insert("type".into(), json!(kind));
+            fields.insert("sequence_number".into(), json!(self.number));
+        }
         self.number += 1;
         out.push_back(Bytes::from(format!("event: {kind}\ndata: {event}\n\n")));
     }
@@ -56,13 +58,13 @@ impl Events {
     fn end_message(&mut self, out: &mut Out) {
         let Some(text) = self.text.take() else { return };
         let id = self.message_id();
-        let at = json!({ "item_id": id, "output_index": 0, "content_index": 0 });
-        let mut done = at.clone();
-        done["text"] = json!(text);
-        done["logprobs"] = json!([]);
+        let done = json!({
+            "item_id": id, "output_index": 0, "content_index": 0, "text": text, "logprobs": [],
+        });
         self.send("response.output_text.done", done, out);
-        let mut part = at;
-        part["part"] = json!(TextPart::new(&text));
+        let part = json!({
+            "item_id": id, "output_index": 0, "content_index": 0, "part": TextPart::new(&text),
+        });
         self.send("response.content_part.done", part, out);
         let item = Item::message(&id, Some(&text));
         let done = json!({ "output_index": 0, "item": item });
@@ -75,13 +77,12 @@ impl Events {
         let id = item_id("fc", &self.response, index);
         let added = json!({ "output_index": index, "item": Item::call(&id, call, false) });
         self.send("response.output_item.added", added, out);
-        let at = json!({ "item_id": id, "output_index": index });
-        let mut delta = at.clone();
-        delta["delta"] = json!(call.input.as_str());
+        let arguments = call.input.as_str();
+        let delta = json!({ "item_id": id, "output_index": index, "delta": arguments });
         self.send("response.function_call_arguments.delta", delta, out);
-        let mut done = at;
-        done["name"] = json!(call.name);
-        done["arguments"] = json!(call.input.as_str());
+        let done = json!({
+            "item_id": id, "output_index": index, "name": call.name, "arguments": arguments,
+        });
         self.send("response.function_call_arguments.done", done, out);
         let item = Item::call(&id, call, true);
         let done = json!({ "output_index": index, "item": item });

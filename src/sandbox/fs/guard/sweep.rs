@@ -165,7 +165,12 @@ fn remove_innermost(dir: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
         let here = rustix::fs::openat(&above, &name, FOLDER, Mode::empty())?;
         let is_left =
             |entry: &OsString| rustix::fs::unlinkat(&here, entry, AtFlags::empty()).is_err();
-        match names_of(&here).into_iter().filter(is_left).last() {
+        match names_of(&here)
+            .into_iter()
+            .filter(is_left)
+            .fold(None, |_, left| Some(left))
+        {
+            // Every name is tried, and the last one that is left is a folder.
             Some(folder) => {
                 above = here;
                 name = folder;
