@@ -239,14 +239,17 @@ mod tests {
 
     #[test]
     fn the_flag_wins_over_the_environment_and_ractor_stays_quiet() {
-        assert_eq!(shown(None, None), "ractor=warn,warn");
-        assert_eq!(shown(None, Some("debug")), "debug,ractor=warn");
-        assert_eq!(shown(Some("info"), Some("debug")), "info,ractor=warn");
+        assert_eq!(shown(None, None), "h2=error,ractor=warn,warn");
+        assert_eq!(shown(None, Some("debug")), "debug,h2=error,ractor=warn");
+        assert_eq!(
+            shown(Some("info"), Some("debug")),
+            "info,h2=error,ractor=warn"
+        );
         assert_eq!(
             shown(Some("warn,callboard=trace"), None),
-            "callboard=trace,ractor=warn,warn"
+            "callboard=trace,h2=error,ractor=warn,warn"
         );
-        assert_eq!(shown(Some("ractor=debug"), None), "ractor=debug");
+        assert_eq!(shown(Some("ractor=debug"), None), "h2=error,ractor=debug");
     }
 
     #[test]
@@ -254,14 +257,20 @@ mod tests {
         let critical = configured(|config| config.settings.log_level = "critical".into());
         let off = configured(|config| config.settings.enable_logging = false);
 
-        assert_eq!(shown_of(None, None, &critical), "error,ractor=warn");
-        assert_eq!(shown_of(Some("info"), None, &critical), "info,ractor=warn");
+        assert_eq!(
+            shown_of(None, None, &critical),
+            "error,h2=error,ractor=warn"
+        );
+        assert_eq!(
+            shown_of(Some("info"), None, &critical),
+            "info,h2=error,ractor=warn"
+        );
         assert_eq!(
             (
                 shown_of(None, None, &off),
                 shown_of(None, Some("info"), &off)
             ),
-            ("nothing".into(), "info,ractor=warn".into())
+            ("nothing".into(), "info,h2=error,ractor=warn".into())
         );
     }
 

@@ -290,7 +290,7 @@ uuid_id!(
 impl ActivationId {
     /// Returns the id of the activation that a tool call requests. Every start of the same call
     /// gives the same id, so a repeated call after a crash does not activate the skill twice.
-    pub fn from_call(key: &CallKey) -> Self {
+    pub(crate) fn from_call(key: &CallKey) -> Self {
         let hash = Sha256::digest(format!("skill activation\n{key}"));
         let mut bytes = [0; 16];
         bytes.iter_mut().zip(hash).for_each(|(to, from)| *to = from);

@@ -378,7 +378,7 @@ impl EventKind {
     }
 
     /// Whether the event ends the stream of a round.
-    pub fn ends_stream(&self) -> bool {
+    pub(crate) fn ends_stream(&self) -> bool {
         matches!(self, Self::RoundFinished { .. } | Self::Error { .. })
     }
 

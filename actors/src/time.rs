@@ -17,7 +17,7 @@ pub struct Timestamp(pub u64);
 impl Timestamp {
     /// Returns the time `ms` milliseconds later.
     #[must_use]
-    pub fn plus_ms(self, ms: u64) -> Self {
+    pub(crate) fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
     }
 

@@ -605,7 +605,7 @@ pub(super) const BUDGETS: &[Key] = &[
         BUDGET_SECTION,
         "tokens",
         Kind::Count { max: BYTES_MAX },
-        "tokens that all its conversations may use together since the host started",
+        "tokens that all its conversations may use together, until its data is erased; restarts do not refill a budget, a higher number does",
     ),
     key(
         BUDGET_SECTION,

@@ -272,7 +272,7 @@ impl Media<'_> {
     }
 
     /// Returns the width and height of an image in pixels, read from its header.
-    pub fn dimensions(&self) -> Option<(u32, u32)> {
+    pub(crate) fn dimensions(&self) -> Option<(u32, u32)> {
         // Most images have their size in the first bytes; only a JPEG may have it behind a large
         // preview.
         let head = self
@@ -472,7 +472,7 @@ const PAGE_CHARS: usize = 50 * 1024 / 3 * 4;
 
 impl Attached {
     /// Returns the bytes of text that have about as many tokens.
-    pub fn estimate_bytes(&self) -> usize {
+    pub(crate) fn estimate_bytes(&self) -> usize {
         let bytes = self.bytes as usize;
         let text = match self.kind {
             MediaKind::Image => IMAGE_TEXT_BYTES,

@@ -295,7 +295,7 @@ impl ProviderError {
 
     /// Whether the provider refused the call because its request has too many bytes (HTTP 413). A
     /// smaller request may succeed.
-    pub fn is_too_large(&self) -> bool {
+    pub(crate) fn is_too_large(&self) -> bool {
         matches!(self, Self::InvalidRequest { status: 413, .. })
     }
 
