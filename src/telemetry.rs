@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(shown(None, Some("debug")), "debug,h2=error,ractor=warn");
         assert_eq!(
             shown(Some("info"), Some("debug")),
-            "info,h2=error,ractor=warn"
+            "h2=error,info,ractor=warn"
         );
         assert_eq!(
             shown(Some("warn,callboard=trace"), None),
@@ -263,14 +263,14 @@ mod tests {
         );
         assert_eq!(
             shown_of(Some("info"), None, &critical),
-            "info,h2=error,ractor=warn"
+            "h2=error,info,ractor=warn"
         );
         assert_eq!(
             (
                 shown_of(None, None, &off),
                 shown_of(None, Some("info"), &off)
             ),
-            ("nothing".into(), "info,h2=error,ractor=warn".into())
+            ("nothing".into(), "h2=error,info,ractor=warn".into())
         );
     }
 
