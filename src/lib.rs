@@ -173,7 +173,7 @@ pub mod trust;
 mod private;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]
 mod os_error;
-#[cfg(feature = "config")]
+#[cfg(any(feature = "config", feature = "sandbox-linux"))]
 mod real_path;
 #[cfg(feature = "http")]
 pub mod http;
