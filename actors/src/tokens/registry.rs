@@ -139,7 +139,7 @@ impl EncoderRegistry {
 
     /// Adds or replaces the configuration of a model name, or of all names that match a pattern
     /// with `*`. Case is ignored. The configuration is not validated; see
-    /// [`EncoderConfig::validate`].
+    /// its `validate`.
     pub fn register_encoder_config(&self, pattern: &str, config: EncoderConfig) {
         let mut table = self.table.write();
         put(&mut table.configs, pattern, Arc::new(config));

@@ -33,7 +33,7 @@ pub enum RunResult {
     TimedOut {
         /// The time limit of the attempt.
         after: Duration,
-        /// What the tool returned when it was cancelled, at most [`PARTIAL_BYTES_MAX`] bytes of it.
+        /// What the tool returned when it was cancelled, cut to the bytes that a partial result may have.
         partial: Option<String>,
     },
     /// The tool panicked.
