@@ -78,14 +78,14 @@ pub(crate) const CLIENT_KEY_MS: u64 = 24 * 60 * 60 * 1000;
 pub(crate) const APPROVAL_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// Tools that a caller brings with a prompt. OpenAI's API takes 128 functions.
-pub const CLIENT_TOOLS_MAX: usize = 128;
+pub(crate) const CLIENT_TOOLS_MAX: usize = 128;
 
 /// Bytes of the names, descriptions and schemas of these tools together. They are stored with their
 /// prompt and sent with every model call of its round.
-pub const CLIENT_TOOLS_BYTES_MAX: usize = 256 * 1024;
+pub(crate) const CLIENT_TOOLS_BYTES_MAX: usize = 256 * 1024;
 
 /// Bytes of the result that a caller sends for a call of its tool. More would fill any window.
-pub const CLIENT_RESULT_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const CLIENT_RESULT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Patterns of calls that a conversation remembers as approved. Beyond it the oldest is forgotten,
 /// and its calls ask again.

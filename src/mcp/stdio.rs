@@ -445,7 +445,7 @@ mod tests {
             b"\"notifications/progress\"",
             b"\"content\":[{\"type\":\"text\",\"text\":\"x\"}]",
         ];
-        let rounds = if std::env::var("CALLBOARD_LONG").is_ok() {
+        let rounds = if callboard_actors::testing::TestSize::is_long() {
             200_000
         } else {
             4_000

@@ -582,7 +582,7 @@ fn required_type_and_enum_agree_with_a_small_model() {
 #[test]
 fn no_json_makes_it_panic() {
     let mut random = Random::new("no_json_makes_it_panic");
-    let rounds = if std::env::var_os("CALLBOARD_LONG").is_some() {
+    let rounds = if callboard_actors::testing::TestSize::is_long() {
         200_000
     } else {
         3000

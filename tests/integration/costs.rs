@@ -19,6 +19,8 @@ mod made_and_deleted;
 #[path = "../../benches/turn/mod.rs"]
 mod reference;
 
+use callboard_actors::testing::TestSize;
+
 use reference::{Wire, fed, forgetful, ours, process, scripted};
 
 /// Thousands of instructions of the reference round in process: 1,797 were counted, and 30 %. In an
@@ -161,13 +163,19 @@ fn a_turn_takes_its_instructions_and_no_more_late_in_a_conversation() {
     };
 
     let early = bare.each("turn 0", 5, 20) / 1000.0;
-    let late = bare.each("turn 300", 5, 20) / 1000.0;
 
-    println!("thousands of instructions of a turn: {early:.0} early, {late:.0} late");
+    println!("thousands of instructions of a turn: {early:.0} early");
     assert!(
         early <= TURN_MAX,
         "a turn takes {early:.0} thousand instructions, {TURN_MAX:.0} are its bound"
     );
+    if TestSize::of_this_run() == TestSize::Usual {
+        return;
+    }
+
+    let late = bare.each("turn 300", 5, 20) / 1000.0;
+
+    println!("thousands of instructions of a turn: {late:.0} late");
     assert!(
         late <= early * LATE_MAX,
         "a turn takes {early:.0} thousand instructions early in a conversation, {late:.0} after 300 others"
@@ -180,7 +188,8 @@ fn a_token_takes_its_instructions() {
         return;
     };
 
-    for (wire, most) in TOKEN_MAX {
+    let wires = TestSize::pick(1, TOKEN_MAX.len(), TOKEN_MAX.len());
+    for (wire, most) in TOKEN_MAX.into_iter().take(wires) {
         let each = bare.each(wire.name(), 1600, 4800);
 
         println!("instructions of a token, {}: {each:.0}", wire.name());
@@ -192,23 +201,29 @@ fn a_token_takes_its_instructions() {
     }
 }
 
+/// Processes that measure before one that grew counts: the allocator keeps more on a busy machine,
+/// by chance, and what is forgotten is left in every process.
+const CHURNS: usize = 3;
+
 /// Runs this test in a separate process: memory is measured for a whole process, and other tests
 /// share this one.
 #[test]
 fn a_host_that_makes_and_deletes_conversations_does_not_grow() {
-    let alone = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "costs::child_that_churns", "--nocapture"])
-        .env("CALLBOARD_TEST_CHURN", "1")
-        .output()
-        .unwrap();
+    let churn = || {
+        let alone = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "costs::child_that_churns", "--nocapture"])
+            .env("CALLBOARD_TEST_CHURN", "1")
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&alone.stdout).into_owned();
+        println!("{out}{}", String::from_utf8_lossy(&alone.stderr));
+        alone.status.success() && out.contains("made and deleted")
+    };
 
-    let out = String::from_utf8_lossy(&alone.stdout);
-    let err = String::from_utf8_lossy(&alone.stderr);
     assert!(
-        alone.status.success() && out.contains("made and deleted"),
-        "{out}\n{err}"
+        (0..CHURNS).any(|_| churn()),
+        "each of {CHURNS} processes grew"
     );
-    println!("{out}");
 }
 
 /// Runs in a child process only, selected by an environment variable.

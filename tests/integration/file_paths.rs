@@ -16,6 +16,7 @@ use callboard::{
     tool::ToolError,
     tools::{self, Mode},
 };
+use callboard_actors::testing::TestSize;
 use callboard_actors::testing::contract::example_context;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -296,11 +297,7 @@ async fn call(tool: &Arc<dyn Tool>, arguments: Value) -> Result<String, ToolErro
 }
 
 fn rounds() -> usize {
-    if std::env::var_os("CALLBOARD_LONG").is_some() {
-        300
-    } else {
-        12
-    }
+    if TestSize::is_long() { 300 } else { 12 }
 }
 
 #[tokio::test]

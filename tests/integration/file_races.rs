@@ -1,6 +1,6 @@
 //! Swaps names while tools use them. Nothing outside the workspace is read, listed, written or
-//! created, and at least half of the tries succeed. Each test makes 5,000 tries, 1,000 for each
-//! kind of swap; 100,000 with `CALLBOARD_LONG=1`.
+//! created, and at least half of the tries succeed. Each test makes 1,250 tries, 250 for each
+//! kind of swap; 5,000 with `CALLBOARD_GATE=1`, and 100,000 with `CALLBOARD_LONG=1`.
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +25,7 @@ use callboard::{
         memory::{Memory, Quota},
     },
 };
+use callboard_actors::testing::TestSize;
 use callboard_actors::testing::contract::example_context;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
@@ -37,11 +38,7 @@ const BATCH: u64 = 1000;
 
 /// Tries of each of the five kinds of swap.
 fn tries() -> u64 {
-    if std::env::var_os("CALLBOARD_LONG").is_some() {
-        20 * BATCH
-    } else {
-        BATCH
-    }
+    TestSize::pick(BATCH / 4, BATCH, 20 * BATCH)
 }
 
 /// Which names are swapped.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use callboard::{
     Host, Prompt, StopReason, chat::Attachment, providers::Anthropic, storage::Sqlite,
 };
+use callboard_actors::testing::TestSize;
 use callboard_actors::{host::ConversationHandle, testing::media::padded_png};
 use parking_lot::Mutex;
 use tokio::{
@@ -102,11 +103,7 @@ async fn serve(stream: TcpStream, accepted: usize, bodies: Arc<Mutex<Vec<(usize,
 
 /// How much smaller than in reality everything is.
 fn scale() -> usize {
-    if std::env::var_os("CALLBOARD_LONG").is_some_and(|value| value == "1") {
-        1
-    } else {
-        100
-    }
+    if TestSize::is_long() { 1 } else { 100 }
 }
 
 fn image() -> Attachment {

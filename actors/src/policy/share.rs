@@ -21,7 +21,7 @@ pub struct HostShare {
 
 impl HostShare {
     /// The whole of each limit: no other host.
-    pub const WHOLE: Self = Self { hosts: 1, place: 0 };
+    pub(crate) const WHOLE: Self = Self { hosts: 1, place: 0 };
 
     /// This host's part of a limit; at least 1, unless the limit is 0.
     pub fn of(self, limit: u64) -> u64 {

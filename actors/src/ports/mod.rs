@@ -57,8 +57,8 @@ pub use skill_source::{
 pub use steady_clock::SteadyClock;
 pub(crate) use text_arguments::text_arguments;
 pub use tool::{
-    Approval, Artifacts, Concurrency, Extensions, Progress, TOOL_BREAKER, TOOL_TIMEOUT, Tool,
-    ToolContext, ToolOutput, ToolSource, ToolSpec,
+    Approval, Artifacts, Concurrency, Extensions, Progress, TOOL_TIMEOUT, Tool, ToolContext,
+    ToolOutput, ToolSource, ToolSpec,
 };
 pub use typed_tool::{Json, TypedTool, erased};
 

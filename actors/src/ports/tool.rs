@@ -105,7 +105,7 @@ pub const TOOL_TIMEOUT: Duration = Duration::from_millis(120_000);
 
 /// Default circuit breaker: five consecutive failures stop the tool for half a minute. The model
 /// sees the failure a few times, and a failed service gets a pause.
-pub const TOOL_BREAKER: BreakerConfig = BreakerConfig {
+const TOOL_BREAKER: BreakerConfig = BreakerConfig {
     failures: 5,
     open_for: Duration::from_secs(30),
 };

@@ -346,8 +346,8 @@ mod tests {
 
     #[tokio::test]
     async fn no_order_of_two_hosts_breaks_the_fence() {
-        let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
-        for reach in BOUNDS.into_iter().take(if is_long { 3 } else { 2 }) {
+        let reaches = crate::testing::TestSize::pick(1, 2, 3);
+        for reach in BOUNDS.into_iter().take(reaches) {
             let hosts = fence_hosts(None);
 
             let states = contract::explore_fence(&hosts, bounds(reach))

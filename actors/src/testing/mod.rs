@@ -17,7 +17,9 @@ pub use faulty_store::{Fault, FaultPlan, FaultySessions};
 
 mod clock;
 mod entropy;
+mod size;
 
 pub use crate::scripted::{CallCounts, Reply, ScriptedModel};
 pub use clock::ManualClock;
 pub use entropy::SeededEntropy;
+pub use size::TestSize;

@@ -40,10 +40,7 @@ impl Chance {
 
 /// Numbers of draws: always, and in the long form.
 fn draws(short: u32) -> u32 {
-    match std::env::var("CALLBOARD_LONG") {
-        Ok(_) => short * 10,
-        Err(_) => short,
-    }
+    callboard_actors::testing::TestSize::pick(short, short, short * 10)
 }
 
 /// Difficulties of suites: parameters of the beta distribution that tasks are drawn from.

@@ -620,7 +620,7 @@ mod tests {
         let spawner = Spawner::start().unwrap();
         let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
         let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
-        let wanted = if std::env::var_os("CALLBOARD_LONG").is_some() {
+        let wanted = if callboard_actors::testing::TestSize::is_long() {
             1000
         } else {
             200

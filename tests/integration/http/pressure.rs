@@ -4,6 +4,7 @@
 //! `CALLBOARD_LONG=1` runs the full form and prints the memory of the process and the latency of
 //! another tenant; run it alone.
 
+use callboard_actors::testing::TestSize;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{
@@ -176,7 +177,7 @@ async fn turns(server: &Server, count: usize) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_no_client_reads_are_bounded_and_disturb_no_other_tenant() {
-    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let is_long = TestSize::is_long();
     let (connections, streams) = if is_long { (100, 100) } else { (10, 20) };
     let mut bounds = HttpBounds::default();
     if !is_long {

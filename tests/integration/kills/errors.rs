@@ -4,6 +4,8 @@
 
 use std::{collections::HashMap, process::Command};
 
+use callboard_actors::testing::TestSize;
+
 use super::{Broken, alive, checker, commands, has_sandbox, lines, model};
 use crate::{
     cli::{Home, Ran, wait_for},
@@ -79,12 +81,13 @@ impl Fault {
 /// The calls to try: all from `first` to `most`, or a few of them.
 fn chosen(first: usize, most: usize, random: &mut SplitMix) -> Vec<usize> {
     let all = (most + 1).saturating_sub(first);
-    match std::env::var_os("CALLBOARD_LONG") {
-        Some(_) => (first..=most).collect(),
-        None => (0..TRIED.min(all))
-            .map(|_| first + random.below(all))
-            .collect(),
+    if TestSize::is_long() {
+        return (first..=most).collect();
     }
+    let tried = TestSize::pick(1, TRIED, TRIED);
+    (0..tried.min(all))
+        .map(|_| first + random.below(all))
+        .collect()
 }
 
 /// The first thread that is not one of the runtime's workers. Tokio has no way to learn that a worker

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use callboard_actors::testing::TestSize;
+
 use super::{
     Broken, alive, checker,
     client::{Client, Seen, Talking},
@@ -25,8 +27,7 @@ const CLIENTS: usize = 12;
 
 /// How long hosts are disturbed.
 fn duration() -> Duration {
-    let long = std::env::var_os("CALLBOARD_LONG").is_some();
-    Duration::from_secs(if long { 600 } else { 40 })
+    Duration::from_secs(TestSize::pick(12, 40, 600))
 }
 
 fn file(database: &str, address: &str, model: &str, workspace: &str, key: &Key) -> String {

@@ -2,8 +2,8 @@
 //! while it starts. The checker knows only what clients received, what the model was asked, and
 //! what commands did to files.
 //!
-//! There are 100 kills together. `CALLBOARD_LONG=1` makes 5,000, and `CALLBOARD_SEED=n` repeats
-//! the random choices.
+//! There are some 25 kills together, 100 with `CALLBOARD_GATE=1` and 5,000 with `CALLBOARD_LONG=1`.
+//! `CALLBOARD_SEED=n` repeats the random choices.
 
 mod checker;
 mod client;
@@ -14,6 +14,8 @@ mod model;
 mod serve;
 
 use std::sync::Arc;
+
+use callboard_actors::testing::TestSize;
 
 use parking_lot::Mutex;
 
@@ -56,12 +58,9 @@ fn life(random: &mut crate::support::SplitMix) -> std::time::Duration {
     std::time::Duration::from_millis(random.below(most_ms) as u64)
 }
 
-/// The number of kills of a loop: a share of 100, or of 5,000 in the long form.
+/// The number of kills of a loop: a share of the gate's 100.
 fn kills(of_a_hundred: usize) -> usize {
-    match std::env::var_os("CALLBOARD_LONG") {
-        Some(_) => of_a_hundred * 50,
-        None => of_a_hundred,
-    }
+    TestSize::pick(of_a_hundred.div_ceil(4), of_a_hundred, of_a_hundred * 50)
 }
 
 /// The lines of a file that commands append to.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use callboard_actors::testing::TestSize;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -27,7 +28,7 @@ async fn after_a_fail_over_each_host_goes_on_with_its_own_rounds() {
     let acme = Key::new(&Home::new());
     let (_one, first) = with_peers(&model, &database, &acme.hash);
     let (_two, second) = with_peers(&model, &database, &acme.hash);
-    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let is_long = TestSize::is_long();
     let outages: &[u64] = if is_long { &[30, 120] } else { &[15] };
     for (turn, seconds) in (1..).zip(outages) {
         for (host, name) in [(&first, "a"), (&second, "b")] {

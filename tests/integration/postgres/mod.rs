@@ -21,6 +21,7 @@ use callboard::{
     storage::{Postgres, PostgresOptions},
     stream::Open,
 };
+use callboard_actors::testing::TestSize;
 
 use callboard_actors::testing::contract;
 pub use server::own_server;
@@ -135,7 +136,7 @@ async fn no_order_of_two_hosts_breaks_the_fence_on_postgres() {
         return;
     };
     // Thousands of orders of statements take minutes; the journals in memory take them always.
-    if std::env::var_os("CALLBOARD_LONG").is_none() {
+    if !TestSize::is_long() {
         return;
     }
     let reaches = [(1, 1, 0), (2, 1, 0), (1, 1, 1)];

@@ -13,6 +13,7 @@ use callboard::{
     storage::Postgres,
     stream::Open,
 };
+use callboard_actors::testing::TestSize;
 use futures_util::future::join_all;
 
 use super::{head, hosts::database, scope, server::own_server};
@@ -38,11 +39,7 @@ async fn appends_change_no_index_and_journal_ends_take_no_more_room() {
     };
     let store = Arc::new(Postgres::open(&database(&server, "room")).await.unwrap());
     let far = Instant::now() + Duration::from_secs(3600);
-    let each: u64 = if std::env::var_os("CALLBOARD_LONG").is_some() {
-        3000
-    } else {
-        150
-    };
+    let each: u64 = if TestSize::is_long() { 3000 } else { 150 };
 
     let first = join_all((0..32).map(|n| appends(&store, format!("c{n}"), 5, far)));
     first.await;
@@ -105,7 +102,7 @@ async fn appends_keep_up_with_the_servers_own_bench_of_the_same_statement() {
     let Some(server) = own_server(test) else {
         return;
     };
-    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let is_long = TestSize::is_long();
     let (seconds, rounds) = if is_long { (5, 3) } else { (1, 1) };
     let url = database(&server, "rates");
     let store = Arc::new(Postgres::open(&url).await.unwrap());

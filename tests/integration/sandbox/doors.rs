@@ -11,6 +11,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use callboard_actors::testing::TestSize;
+
 use super::*;
 
 /// A `config` that runs a program at `git status`.
@@ -441,7 +443,7 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
 #[tokio::test]
 async fn a_large_workspace_is_guarded_like_a_small_one() {
     each(SandboxFixture::both("a_large_workspace_is_guarded_like_a_small_one"), async |fixture| {
-        let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+        let is_long = TestSize::is_long();
         let (folders, files) = if is_long { (20_000, 15) } else { (2_500, 1) };
         for n in 0..folders {
             let path = fixture.path(&format!("aaa/{}/{}/{n}", n % 10, n % 100));

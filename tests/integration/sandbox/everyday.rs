@@ -2,6 +2,7 @@
 //! a sandbox. The table measures whether the boundaries let work be done.
 
 use callboard::sandbox::Toolchains;
+use callboard_actors::testing::TestSize;
 
 use super::*;
 
@@ -246,7 +247,7 @@ const BY_RIGHTS: [&str; 11] = [
 ];
 
 fn rows() -> impl Iterator<Item = (usize, &'static (&'static str, &'static str))> {
-    let is_second = stranger::is_again() && std::env::var_os("CALLBOARD_LONG").is_none();
+    let is_second = stranger::is_again() && !TestSize::is_long();
     TABLE
         .iter()
         .enumerate()
@@ -331,7 +332,7 @@ async fn everyday_commands_work_as_they_do_without_a_sandbox() {
     boundaries.extend(SandboxFixture::covered(test).map(|_| Boundary::Landlock));
     // Landlock without a mount namespace is not required to pass: its closed folders are
     // documented. The number of passing rows is printed.
-    let long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let long = TestSize::is_long();
     boundaries.extend(
         SandboxFixture::landlock(test)
             .filter(|_| long)

@@ -8,6 +8,8 @@ use std::{
     process::{Command, Stdio},
 };
 
+use callboard_actors::testing::TestSize;
+
 use super::*;
 use crate::cli::Home;
 
@@ -68,9 +70,10 @@ pub(super) fn is_again() -> bool {
 }
 
 /// Runs the selected tests again as an unprivileged user, if this one is the superuser. `tests` are
-/// arguments of this program. Returns their output; `None` if this user is unprivileged already.
+/// arguments of this program. Returns their output; `None` if this user is unprivileged already, and
+/// in a usual run: only the gate and long runs have both users.
 pub(super) fn again_as_stranger(tests: &[&str]) -> Option<String> {
-    if !is_superuser() {
+    if !is_superuser() || TestSize::of_this_run() == TestSize::Usual {
         return None;
     }
     let folder = open_folder();

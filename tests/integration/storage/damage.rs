@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 
 use callboard::ports::Salvaged;
+use callboard_actors::testing::TestSize;
 use callboard_actors::{journal::Loaded, testing::contract::DamagedRow};
 
 use super::*;
 use crate::support::{SplitMix, seed};
 
 fn is_long() -> bool {
-    std::env::var_os("CALLBOARD_LONG").is_some_and(|long| long == "1")
+    TestSize::is_long()
 }
 
 pub(super) fn log_of(path: &Path) -> PathBuf {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use callboard::{Host, storage::Sqlite};
+use callboard_actors::testing::TestSize;
 use callboard_actors::{
     host::ConversationHandle,
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
@@ -41,7 +42,7 @@ async fn wake(host: &Host, numbers: std::ops::Range<u32>) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_that_polls_a_long_conversation_delays_no_wake_up_of_another() {
-    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let is_long = TestSize::is_long();
     let (entries, seconds) = if is_long { (20_000, 20) } else { (4_000, 2) };
     let wakes = seconds * WAKES_A_SECOND;
     let folder = crate::support::scratch();

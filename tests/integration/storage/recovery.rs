@@ -1,6 +1,7 @@
 //! How long a start takes that finds many open rounds.
 
 use callboard::Host;
+use callboard_actors::testing::TestSize;
 use callboard_actors::testing::{Reply, ScriptedModel};
 
 use super::*;
@@ -45,10 +46,7 @@ async fn a_thousand_open_rounds_call_their_models_again_within_two_seconds() {
     let took = began.elapsed();
 
     assert_eq!(woken, SESSIONS);
-    let bound = match std::env::var_os("CALLBOARD_LONG") {
-        Some(_) => Duration::from_secs(2),
-        None => Duration::from_secs(30),
-    };
+    let bound = Duration::from_secs(if TestSize::is_long() { 2 } else { 30 });
     eprintln!("{SESSIONS} open rounds were taken up in {took:?}");
     assert!(took < bound, "{took:?}");
 }

@@ -4,12 +4,13 @@
 use std::net::Ipv4Addr;
 
 use callboard::web::UrlPolicy;
+use callboard_actors::testing::TestSize;
 
 use crate::support::{SplitMix, seed};
 
 /// Rounds of a property test; `CALLBOARD_LONG=1` multiplies them by a hundred.
 fn rounds(usual: usize) -> usize {
-    if std::env::var_os("CALLBOARD_LONG").is_some_and(|value| value == "1") {
+    if TestSize::is_long() {
         usual * 100
     } else {
         usual

@@ -1,5 +1,6 @@
 //! Properties that hold for every history and every window. `CALLBOARD_SEED=n` replays a run;
-//! `CALLBOARD_LONG=1` makes it twenty times as long.
+//! `CALLBOARD_GATE=1` makes it four times
+//! as long, `CALLBOARD_LONG=1` eighty times.
 
 use super::super::{
     importance::CLEARED,
@@ -8,6 +9,7 @@ use super::super::{
     tests::stories::{call, count, result},
     *,
 };
+use crate::testing::TestSize;
 use crate::{
     chat::{
         ContentBlock, Edit, History, Message, RawJson, Role, ThinkingBlock, ToolResultContent,
@@ -464,12 +466,8 @@ fn seed(name: &str) -> u64 {
     seed
 }
 
-fn cases(usual: u64) -> u64 {
-    if std::env::var_os("CALLBOARD_LONG").is_some() {
-        usual * 20
-    } else {
-        usual
-    }
+fn cases(gate: u64) -> u64 {
+    TestSize::pick(gate / 4, gate, gate * 20)
 }
 
 #[test]

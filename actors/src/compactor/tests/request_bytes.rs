@@ -1,6 +1,7 @@
 //! The choice of attachments that are left out of a request, for generated histories.
 //! `CALLBOARD_SEED=n` replays a run; `CALLBOARD_LONG=1` makes it twenty times as long.
 
+use crate::testing::TestSize;
 use crate::{
     chat::{
         Attachment, ContentBlock, Edit, History, Message, Role,
@@ -198,7 +199,7 @@ fn story(dice: &Dice, messages: u64) -> (History, usize) {
 
 #[test]
 fn every_request_fits_and_loses_nothing_but_its_oldest_attachments() {
-    let long = std::env::var("CALLBOARD_LONG").is_ok_and(|value| value == "1");
+    let long = TestSize::is_long();
     let replayed = std::env::var("CALLBOARD_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());

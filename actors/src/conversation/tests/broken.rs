@@ -5,6 +5,7 @@ use super::{
     Rng, Seed,
     rounds::{ask, marks_hold, reload},
 };
+use crate::testing::TestSize;
 use crate::{
     chat::{
         ContentBlock, History, Message, RawJson, Role, ToolResultBlock, ToolResultContent,
@@ -18,7 +19,7 @@ use crate::{
     journal::Durable,
 };
 
-/// Lists in a normal test run; 20 times as many with `CALLBOARD_LONG=1`.
+/// Lists in the gate; a quarter in a usual run, 20 times as many in a long one.
 const LISTS: u64 = 5_000;
 
 fn id(rng: &mut Rng) -> String {
@@ -82,11 +83,7 @@ fn texts<'a>(messages: impl IntoIterator<Item = &'a Message>, role: Role) -> Vec
 
 #[test]
 fn no_broken_list_loses_what_was_said_or_stays_broken() {
-    let count = if std::env::var_os("CALLBOARD_LONG").is_some() {
-        LISTS * 20
-    } else {
-        LISTS
-    };
+    let count = TestSize::pick(LISTS / 4, LISTS, LISTS * 20);
     let mut mended = 0;
     for seed in 0..count {
         let _seed = Seed(seed);

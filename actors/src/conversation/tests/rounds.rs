@@ -8,6 +8,7 @@ use super::{
     people::{self, Weather},
     world::{Cut, World},
 };
+use crate::testing::TestSize;
 use crate::{
     chat::{History, Message, Role},
     conversation::{
@@ -23,7 +24,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Conversations in a normal test run; ten times as many with `CALLBOARD_LONG=1`.
+/// Conversations in the gate; a quarter in a usual run, ten times as many in a long one.
 const CONVERSATIONS: u64 = 200;
 
 fn name() -> ConversationId {
@@ -456,11 +457,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 
 #[test]
 fn every_rewind_and_every_fork_of_a_conversation_is_valid_and_reloads_to_the_same() {
-    let count = if std::env::var_os("CALLBOARD_LONG").is_some() {
-        CONVERSATIONS * 10
-    } else {
-        CONVERSATIONS
-    };
+    let count = TestSize::pick(CONVERSATIONS / 4, CONVERSATIONS, CONVERSATIONS * 10);
     let mut rewinds = 0;
     let mut forks = 0;
     let mut open = 0;

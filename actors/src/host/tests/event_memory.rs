@@ -1,6 +1,7 @@
 //! The memory of events: a host without traffic frees what its rounds left.
 
 use super::*;
+use crate::testing::TestSize;
 use crate::{
     ids::{Epoch, EventId, RoundId, Scope, Seq, TenantId},
     limits::Limits,
@@ -15,10 +16,7 @@ const DELTAS: u32 = 1000;
 
 #[tokio::test(start_paused = true)]
 async fn a_host_without_traffic_frees_the_events_of_its_rounds() {
-    let rounds = match std::env::var_os("CALLBOARD_LONG") {
-        Some(_) => ROUNDS * 10,
-        None => ROUNDS,
-    };
+    let rounds = TestSize::pick(ROUNDS, ROUNDS, ROUNDS * 10);
     let tenant = TenantId::new("acme").unwrap();
     let limits = Limits {
         ring_age: Duration::from_secs(600),

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 use super::*;
+use crate::testing::TestSize;
 use crate::{
     chat::Role,
     compactor::CompactionSettings,
@@ -367,7 +368,7 @@ async fn resume_with_last_event_id_has_no_gap_and_no_duplicate() {
     {
         return story(seed, &mut figures).await;
     }
-    let stories = if std::env::var_os("CALLBOARD_LONG").is_some() {
+    let stories = if TestSize::is_long() {
         STORIES * 10
     } else {
         STORIES

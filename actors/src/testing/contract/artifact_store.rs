@@ -481,7 +481,7 @@ async fn any_history_of_calls_ends_as_in_a_plain_map(
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(now);
     println!("artifact_store: CALLBOARD_SEED={seed}");
-    let runs = if std::env::var_os("CALLBOARD_LONG").is_some() {
+    let runs = if crate::testing::TestSize::is_long() {
         100
     } else {
         5

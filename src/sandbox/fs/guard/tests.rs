@@ -325,7 +325,7 @@ fn a_folder_too_deep_for_a_path_is_an_error_and_not_passed_over() {
 #[test]
 fn the_second_search_of_a_large_workspace_takes_a_question_a_folder() {
     let (folder, guard) = fixture();
-    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let is_long = callboard_actors::testing::TestSize::is_long();
     let (folders, files) = if is_long { (20_000, 15) } else { (2_500, 2) };
     for n in 0..folders {
         let path = folder.path().join(format!("{}/{}/{n}", n % 10, n % 100));

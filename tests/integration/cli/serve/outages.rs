@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use callboard_actors::testing::TestSize;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
@@ -23,7 +24,7 @@ const READY_WITHIN: Duration = Duration::from_secs(1);
 const LINES_A_SECOND: usize = 10;
 
 fn outage() -> Duration {
-    let is_long = std::env::var_os("CALLBOARD_LONG").is_some();
+    let is_long = TestSize::is_long();
     Duration::from_secs(if is_long { 75 } else { 4 })
 }
 

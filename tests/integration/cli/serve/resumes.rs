@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use callboard_actors::testing::TestSize;
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -246,11 +247,7 @@ async fn drive(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() {
     let seed = seed("serve-resumes");
-    let (enough, conversations) = if std::env::var_os("CALLBOARD_LONG").is_some() {
-        (10_000, 16)
-    } else {
-        (1000, 4)
-    };
+    let (enough, conversations) = TestSize::pick((1000, 4), (1000, 4), (10_000, 16));
     let home = Home::new();
     let model = ModelServer::start((0..20_000).map(|n| {
         let [start, block, _, end @ ..] = <[String; 6]>::try_from(anthropic_text("")).unwrap();

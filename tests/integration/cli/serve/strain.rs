@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use callboard_actors::testing::TestSize;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::{
@@ -21,7 +22,7 @@ use tokio::{
 use super::{Home, Key, Served, configure};
 
 fn is_long() -> bool {
-    std::env::var_os("CALLBOARD_LONG").is_some()
+    TestSize::is_long()
 }
 
 fn file(key: &Key, host: &str) -> String {

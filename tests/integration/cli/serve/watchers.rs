@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use callboard_actors::testing::TestSize;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use tokio::{io::AsyncWriteExt, net::TcpSocket, sync::mpsc, task::JoinSet};
@@ -95,11 +96,7 @@ fn p99(took: &[Duration]) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
-    let half = if std::env::var_os("CALLBOARD_LONG").is_some() {
-        100
-    } else {
-        20
-    };
+    let half = if TestSize::is_long() { 100 } else { 20 };
     let home = Home::new();
     let reply = anthropic_text(&"word ".repeat(200));
     let [start, block, delta, end @ ..] = <[String; 6]>::try_from(reply).unwrap();

@@ -10,8 +10,8 @@
 //! purpose, which the checker must find.
 //!
 //! `CALLBOARD_SEED=n cargo test -p callboard-actors simulation -- --nocapture` replays one seed and
-//! prints its trace; `CALLBOARD_LONG=1` runs a hundred times as many seeds, `CALLBOARD_SEEDS=a..b`
-//! those from `a` to below `b`.
+//! prints its trace. `CALLBOARD_GATE=1` runs four times as many seeds as a usual run,
+//! `CALLBOARD_LONG=1` 400 times as many, `CALLBOARD_SEEDS=a..b` those from `a` to below `b`.
 //!
 //! What is under control: task order (one thread, no unbiased `select!`), time (paused), ids and
 //! jitter (`Entropy`), wall time (`Clock`), the blocking pool (computations run as tasks), and the
@@ -34,10 +34,12 @@ mod tools;
 mod watchers;
 mod world;
 
+use crate::testing::TestSize;
+
 use plan::Plan;
 use run::{Ended, run};
 
-/// Seeds of a usual run, and the factor of a long one.
+/// Seeds in the gate, of which a usual run has a quarter, and the factor of a long run.
 const SEEDS: u64 = 1000;
 const LONG: u64 = 100;
 
@@ -47,16 +49,12 @@ const FAILURES_MAX: usize = 20;
 /// Seeds that are run twice to compare their traces.
 const COMPARED: u64 = 40;
 
-fn is_long() -> bool {
-    std::env::var_os("CALLBOARD_LONG").is_some()
-}
-
 /// The seeds of a run: `CALLBOARD_SEEDS=from..to`, or those of a usual or a long run.
 fn seeds() -> std::ops::Range<u64> {
     let text = std::env::var("CALLBOARD_SEEDS").unwrap_or_default();
     let ends = text.split_once("..");
     let given = ends.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    given.unwrap_or(0..if is_long() { SEEDS * LONG } else { SEEDS })
+    given.unwrap_or(0..TestSize::pick(SEEDS / 4, SEEDS, SEEDS * LONG))
 }
 
 fn seed() -> Option<u64> {
