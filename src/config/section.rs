@@ -49,6 +49,7 @@ impl File<'_> {
                 let line = self.line(key.span().start);
                 Entry {
                     name: key.get_ref().as_ref(),
+                    #[cfg(feature = "mcp")]
                     line,
                     at: self.at_line(line),
                     key,
@@ -64,6 +65,8 @@ impl File<'_> {
 /// A key of a table, with its value.
 pub(super) struct Entry<'f, 'i> {
     pub(super) name: &'f str,
+    /// For problems that the file of servers reports by line.
+    #[cfg(feature = "mcp")]
     pub(super) line: usize,
     pub(super) at: Origin,
     key: &'f Spanned<DeString<'i>>,
