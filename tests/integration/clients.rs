@@ -1,5 +1,5 @@
 //! Real clients in separate processes against `callboard serve` and `callboard mock-model`: curl,
-//! Chromium, the official OpenAI client, an EventSource whose connection is cut repeatedly, an OpenAPI
+//! Chromium, the official clients of OpenAI and Anthropic, an EventSource whose connection is cut repeatedly, an OpenAPI
 //! validator and a Prometheus parser. Each script of `tests/clients/` prints `ok:` for every
 //! promise that it has verified.
 //!
@@ -189,7 +189,13 @@ async fn the_official_openai_client_brings_its_tools() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_openai_client_is_served_responses() {
     let name = "the_official_openai_client_is_served_responses";
-    python_with_tools(name, "openai_responses.py", "openai", 7).await;
+    python_with_tools(name, "openai_responses.py", "openai", 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_anthropic_client_is_served() {
+    let name = "the_official_anthropic_client_is_served";
+    python_with_tools(name, "anthropic_client.py", "anthropic", 6).await;
 }
 
 /// A model that writes a file with the tool of Codex that runs commands, and is done when it has the

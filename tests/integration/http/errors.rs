@@ -80,14 +80,19 @@ async fn an_unknown_block_is_refused_before_it_is_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_of_openai_with_the_wrong_base_url_reads_the_right_one() {
+async fn a_client_with_the_wrong_base_url_reads_the_right_one() {
     let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
 
-    let answer = server.post("/v1/chat/completions", json!({})).await;
+    for (path, base) in [
+        ("/chat/completions", "/openai/v1"),
+        ("/v1/messages", "/anthropic"),
+    ] {
+        let answer = server.post(path, json!({})).await;
 
-    assert_eq!(answer.status(), 404);
-    let problem = body(answer).await;
-    assert!(problem["detail"].as_str().unwrap().contains("/openai/v1"));
+        assert_eq!(answer.status(), 404);
+        let problem = body(answer).await;
+        assert!(problem["detail"].as_str().unwrap().contains(base));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
