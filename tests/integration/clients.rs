@@ -404,6 +404,25 @@ fn an_event_source_that_is_cut_off_misses_nothing() {
 }
 
 #[test]
+fn a_program_that_knows_only_the_openapi_document_meets_no_server_error() {
+    let modules = packages().join("python");
+    if !modules.join("schemathesis").is_dir() {
+        let name = "a_program_that_knows_only_the_openapi_document_meets_no_server_error";
+        let reason = "the Python package `schemathesis` is not in target/clients/python";
+        return skipped(name, reason);
+    }
+    let host = host_with(&[], |_| String::new());
+
+    let mut client = script("python3", "strangers.py");
+    client
+        .args([&host.serve.1, KEY])
+        .args(std::env::var_os("CALLBOARD_LONG").map(|_| "100"))
+        .env("PYTHONPATH", &modules);
+
+    keeps(client, 1);
+}
+
+#[test]
 fn other_peoples_parsers_read_the_openapi_document_and_the_metrics() {
     let modules = packages().join("python");
     if !modules.join("openapi_spec_validator").is_dir()

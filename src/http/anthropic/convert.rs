@@ -41,10 +41,13 @@ pub(super) fn transcript(
                 let parts = parts.into_iter().filter(|(_, blocks)| !blocks.is_empty());
                 turns.extend(parts.map(|(speaker, blocks)| Turn { speaker, blocks }));
             }
-            "assistant" => turns.push(Turn {
-                speaker: Speaker::Model,
-                blocks: known(message.content.into_blocks(), &MODEL, &at)?,
-            }),
+            "assistant" => {
+                let blocks = known(message.content.into_blocks(), &MODEL, &at)?;
+                turns.push(Turn {
+                    speaker: Speaker::Model,
+                    blocks: blocks.into_iter().map(unsigned).collect(),
+                });
+            }
             "system" => instructions.push(text_of(message.content, &at)?),
             _ => {
                 let detail = "the role must be user, assistant or system";
@@ -79,6 +82,17 @@ fn known(
             format!("{pointer}/{index}/type"),
             format!("a block of this role is one of: {}", kinds.join(", ")),
         )),
+    }
+}
+
+/// A thought that its provider did not sign comes back with an empty signature.
+fn unsigned(block: ContentBlock) -> ContentBlock {
+    match block {
+        ContentBlock::Thinking(mut thought) => {
+            thought.signature.take_if(|signature| signature.is_empty());
+            ContentBlock::Thinking(thought)
+        }
+        other => other,
     }
 }
 

@@ -269,9 +269,13 @@ pub(in crate::http) struct ErrorDetails {
     pub(super) pointer: Option<String>,
 }
 
-/// A block as it is sent: an unreadable one, which cannot be, is left empty.
+/// A block as it is sent. A thought has a signature, if only an empty one.
 pub(super) fn block(block: &ContentBlock) -> Value {
-    serde_json::to_value(block).unwrap_or_default()
+    let mut value = serde_json::to_value(block).unwrap_or_default();
+    if let (ContentBlock::Thinking(_), Value::Object(fields)) = (block, &mut value) {
+        fields.entry("signature").or_insert_with(|| "".into());
+    }
+    value
 }
 
 /// A call as a block.

@@ -159,6 +159,56 @@ async fn calls_of_the_clients_tools_come_back_with_the_whole_history() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thoughts_are_answered_and_taken_back() {
+    let model = ScriptedModel::always(Reply::thinking("Hm, yes.").and_text("Yes."));
+    let model = Arc::new(model);
+    let server = Server::with(model.clone(), Setting::default()).await;
+
+    let first = body(ask(&server, MESSAGES, wanted(json!([user("go")]), json!({}))).await).await;
+
+    let thought = json!({ "type": "thinking", "thinking": "Hm, yes.", "signature": "" });
+    let text = json!({ "type": "text", "text": "Yes." });
+    assert_eq!(first["content"], json!([thought, text]));
+    let said = json!({ "role": "assistant", "content": first["content"] });
+    let more = json!({ "stream": true });
+    let messages = json!([user("go"), said, user("and?")]);
+    let streamed = ask(&server, MESSAGES, wanted(messages, more)).await;
+    let events = events(&soon(streamed.text()).await.unwrap());
+    let written = |field: &str| -> String {
+        let pieces = events
+            .iter()
+            .filter_map(|event| event["delta"][field].as_str());
+        pieces.collect()
+    };
+    assert_eq!(
+        (written("thinking"), written("text")),
+        ("Hm, yes.".into(), "Yes.".into())
+    );
+    let taken = model
+        .last_request()
+        .unwrap()
+        .messages
+        .get(1)
+        .unwrap()
+        .blocks();
+    let ContentBlock::Thinking(taken) = &taken[0] else {
+        panic!("{taken:?}")
+    };
+    assert_eq!((&*taken.thinking, &taken.signature), ("Hm, yes.", &None));
+    let refused = wanted(
+        json!([user("go")]),
+        json!({ "thinking": { "type": "adaptive" } }),
+    );
+    let refused = ask(&server, MESSAGES, refused).await;
+    assert_eq!(refused.status(), 400, "this provider has no such setting");
+    let off = wanted(
+        json!([user("go")]),
+        json!({ "thinking": { "type": "disabled" } }),
+    );
+    assert_eq!(ask(&server, MESSAGES, off).await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_have_the_form_of_anthropic() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     let hi = || json!([user("hi")]);

@@ -467,6 +467,7 @@ async fn an_attachment_that_the_provider_would_fetch_is_refused_unless_the_opera
         json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}});
     let by_id = json!({"type": "document", "source": {"type": "file", "file_id": "file_1"}});
     let part = json!({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}});
+    let input = json!({"type": "input_image", "image_url": "https://example.com/a.png"});
     let text = json!({"type": "text", "text": "What is this?"});
     let conversation = |id: &str, rest: &str| format!("/v1/conversations/{id}{rest}");
     let ways = [
@@ -489,6 +490,16 @@ async fn an_attachment_that_the_provider_would_fetch_is_refused_unless_the_opera
             Method::POST,
             "/openai/v1/chat/completions".to_owned(),
             json!({"model": "default", "messages": [{"role": "user", "content": [part]}]}),
+        ),
+        (
+            Method::POST,
+            "/openai/v1/responses".to_owned(),
+            json!({"model": "default", "input": [{"role": "user", "content": [input]}]}),
+        ),
+        (
+            Method::POST,
+            "/anthropic/v1/messages".to_owned(),
+            json!({"model": "default", "max_tokens": 9, "messages": [{"role": "user", "content": [by_url]}]}),
         ),
     ];
 

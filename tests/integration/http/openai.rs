@@ -583,3 +583,49 @@ async fn a_response_in_the_background_needs_no_client_and_is_cancelled_on_reques
     let none = json!({ "id": "resp_00_00000000-0000-4000-8000-000000000001_0" });
     assert_eq!(server.get(&at(&none, "")).await.status(), 404);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_in_the_request_reaches_the_model_by_each_compatible_api() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model.clone(), Setting::default()).await;
+    // One pixel.
+    let data = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
+    let url = format!("data:image/gif;base64,{data}");
+    let source = json!({ "type": "base64", "media_type": "image/gif", "data": data });
+    let of = |part: Value| json!([{ "role": "user", "content": [part] }]);
+    let whole = json!({ "type": "image_url", "image_url": { "url": url, "detail": "low" } });
+    let input = of(json!({ "type": "input_image", "image_url": url }));
+    let block = of(json!({ "type": "image", "source": source }));
+    for (path, wanted) in [
+        (
+            "/openai/v1/chat/completions",
+            json!({ "model": "default", "messages": of(whole) }),
+        ),
+        (
+            "/openai/v1/responses",
+            json!({ "model": "default", "input": input }),
+        ),
+        (
+            "/anthropic/v1/messages",
+            json!({ "model": "default", "max_tokens": 9, "messages": block }),
+        ),
+    ] {
+        let answer = server.post(path, wanted).await;
+
+        assert_eq!(answer.status(), 200, "{path}");
+        let answer = body(answer).await;
+        let seen = model
+            .last_request()
+            .unwrap()
+            .messages
+            .last()
+            .unwrap()
+            .blocks();
+        let seen = serde_json::to_value(&seen).unwrap();
+        assert_eq!(seen[0]["source"], source, "{path}: {seen}");
+        if path.ends_with("responses") {
+            let items = body(server.get(&at(&answer, "/input_items")).await).await;
+            assert_eq!(items["data"][0]["content"][0]["image_url"], *url, "{items}");
+        }
+    }
+}
