@@ -3,12 +3,18 @@
 
 use axum::{
     extract::FromRequestParts,
-    http::{StatusCode, header, request::Parts},
+    http::{HeaderName, StatusCode, header, request::Parts},
 };
 use callboard_actors::ids::TenantId;
 use tokio::sync::watch;
 
 use super::{KeyHash, Keys, error::Problem, shared::App};
+
+/// Paths of Anthropic's API, whose clients send their key in a header of their own.
+pub(super) const API_KEY_PREFIX: &str = "/anthropic/";
+
+/// The header in which they send it.
+pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The tenant whose key came with the request.
 pub(super) struct Caller(pub(super) TenantId);
@@ -52,7 +58,7 @@ impl FromRequestParts<App> for CallerKey {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Caller(tenant) = Caller::from_request_parts(parts, app).await?;
-        let hash = KeyHash::from_key(bearer(parts)?);
+        let hash = KeyHash::from_key(key_of(parts)?);
         Ok(Self::new(&app.config.keys, &tenant, hash))
     }
 }
@@ -64,7 +70,7 @@ impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let key = bearer(parts)?;
+        let key = key_of(parts)?;
         match app.config.keys.tenant_of(key) {
             Some(tenant) => Ok(Self(tenant)),
             None if app.config.keys.is_admin(key) => Err(Problem::new(
@@ -117,6 +123,26 @@ pub(super) fn opened_by(path: &str) -> OpenedBy {
 /// The 404 for a path that is not served.
 pub(super) fn no_route() -> Problem {
     Problem::not_found("route")
+}
+
+/// The key of a request: a bearer token, or under Anthropic's API also `x-api-key`.
+fn key_of(parts: &Parts) -> Result<&str, Problem> {
+    if !parts.uri.path().starts_with(API_KEY_PREFIX) {
+        return bearer(parts);
+    }
+    let mut given = parts.headers.get_all(API_KEY).iter();
+    match (given.next(), given.next()) {
+        (None, _) => bearer(parts),
+        // Two keys may be of two tenants: which one is meant is not known.
+        (Some(key), None) if !parts.headers.contains_key(header::AUTHORIZATION) => {
+            let key = key.to_str().unwrap_or_default().trim();
+            let none = || unauthorized("the header `x-api-key` has no key");
+            (!key.is_empty()).then_some(key).ok_or_else(none)
+        }
+        _ => Err(unauthorized(
+            "send one key: in `x-api-key`, or as the bearer token of `Authorization`",
+        )),
+    }
 }
 
 fn bearer(parts: &Parts) -> Result<&str, Problem> {

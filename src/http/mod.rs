@@ -10,19 +10,20 @@
 //! | `auth`, `body`, `api`, `error` | authentication; bodies; JSON types; problem documents |
 //! | `console` | pages for people |
 //! | `sse`, `quiet`, `openapi` | event streams, and what they wait for; the OpenAPI document |
-//! | `compat`, `openai` | what the compatible APIs share: one call of a client; OpenAI's Chat Completions |
+//! | `compat`, `openai`, `anthropic` | what the compatible APIs share: one call of a client; OpenAI's Chat Completions and Responses; Anthropic's Messages |
 //! | `peers`, `owners`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
 //! | `shared`, `fan_outs` | state of all handlers: host, configuration, counters of open streams; fan-outs and their results |
 //!
 //! # Promises
 //! - Another tenant's id gets the same 404 as an unknown id.
-//! - A client that disconnects cancels nothing (the OpenAI-compatible API excepted). A client that
+//! - A client that disconnects cancels nothing (the compatible APIs excepted). A client that
 //!   stops reading costs one cursor, not a growing buffer.
 //! - Every limit (size of a body or header, number of connections or streams) is refused with a
 //!   typed error.
 //! - No key is stored or logged; the host knows only hashes.
 
 mod addresses;
+mod anthropic;
 mod answer_body;
 mod answer_room;
 mod api;
@@ -63,4 +64,5 @@ pub(crate) fn fuzz(data: &[u8]) {
     let _ = serde_json::from_slice::<api::MessageRequest>(data);
     let _ = serde_json::from_slice::<api::Configure>(data);
     openai::fuzz(data);
+    anthropic::fuzz(data);
 }

@@ -11,7 +11,7 @@ use utoipa::{
     },
 };
 
-use super::error::Problem;
+use super::{anthropic, error::Problem, openai};
 
 /// The scheme of a tenant's key.
 const TENANT: &str = "tenant_key";
@@ -22,12 +22,13 @@ const OPERATOR: &str = "admin_key";
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Callboard", description = "The HTTP host of Callboard, a runtime for LLM agents: conversations of many tenants, event streams and an OpenAI-compatible API."),
-    components(schemas(Problem)),
+    components(schemas(Problem, openai::ChatError, anthropic::ErrorShown)),
     tags(
         (name = "conversations", description = "Messages, events and stored conversations; needs a tenant's key"),
         (name = "control", description = "Interrupt, approve, steer, compact and fork conversations; needs a tenant's key"),
         (name = "fan-outs", description = "Many tasks at once, a subagent each; needs a tenant's key"),
         (name = "openai", description = "OpenAI-compatible API; needs a tenant's key; errors have OpenAI's form"),
+        (name = "anthropic", description = "Anthropic-compatible API; needs a tenant's key, also in `x-api-key`; errors have Anthropic's form"),
         (name = "operator", description = "Administration; needs the operator's key. With any other key these routes answer 404"),
         (name = "health", description = "Liveness, readiness and this document; no key needed"),
     ),
@@ -50,7 +51,13 @@ pub(super) fn render(mut document: utoipa::openapi::OpenApi) -> Bytes {
         scheme.description = Some(what.to_owned());
         components.add_security_scheme(name, SecurityScheme::Http(scheme));
     }
-    for (path, item) in &mut document.paths.paths {
+    let routes = &mut document.paths.paths;
+    let second: Vec<_> = routes
+        .iter()
+        .filter_map(|(path, item)| Some((openai::second_path(path)?, item.clone())))
+        .collect();
+    routes.extend(second);
+    for (path, item) in routes {
         let operations = [
             ("get", &mut item.get),
             ("put", &mut item.put),
@@ -91,12 +98,21 @@ fn complete(operation: &mut Operation) {
     if !is_health {
         operation.security = Some(vec![SecurityRequirement::new(scheme, Vec::<String>::new())]);
     }
+    let (schema, media, what) = if has_tag("openai") {
+        ("ChatError", "application/json", "An error in OpenAI's form")
+    } else if has_tag("anthropic") {
+        let what = "An error in Anthropic's form";
+        ("ErrorShown", "application/json", what)
+    } else {
+        let what = "A problem (RFC 9457), identified by `code`; docs/http.md lists the codes";
+        ("Problem", "application/problem+json", what)
+    };
     let content = ContentBuilder::new()
-        .schema(Some(Ref::from_schema_name("Problem")))
+        .schema(Some(Ref::from_schema_name(schema)))
         .build();
     let response = ResponseBuilder::new()
-        .description("A problem (RFC 9457), identified by `code`; docs/http.md lists the codes")
-        .content("application/problem+json", content)
+        .description(what)
+        .content(media, content)
         .build();
     operation
         .responses

@@ -16,7 +16,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    auth::{Admin, Caller, OpenedBy, no_route, opened_by},
+    anthropic,
+    auth::{API_KEY, Admin, Caller, OpenedBy, no_route, opened_by},
     console,
     error::Problem,
     idle::held_until_sent,
@@ -83,8 +84,18 @@ pub(super) fn routes(redactor: &Redactor, has_console: bool) -> (Router<App>, By
         .routes(routes!(admin::drain))
         .routes(routes!(openai::chat))
         .routes(routes!(openai::models))
+        .routes(routes!(openai::one_model))
         .routes(routes!(openai::responses::create))
-        .routes(routes!(openai::responses::delete))
+        .routes(routes!(
+            openai::responses::stored::get,
+            openai::responses::stored::delete
+        ))
+        .routes(routes!(openai::responses::stored::cancel))
+        .routes(routes!(openai::responses::stored::input_items))
+        .routes(routes!(anthropic::create))
+        .routes(routes!(anthropic::count))
+        .routes(routes!(anthropic::models))
+        .routes(routes!(anthropic::one_model))
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));
@@ -109,7 +120,7 @@ pub(super) fn served(routes: Router<App>, app: &App, redactor: &Redactor) -> Rou
             let redactor = redactor.clone();
             move |request, next| named(redactor.clone(), request, next)
         }));
-    without_allow(router.with_state(app.clone()))
+    outside(router.with_state(app.clone()))
 }
 
 /// Counts a tenant's request until its answer is sent, and refuses one too many. What has no
@@ -128,25 +139,28 @@ async fn within_bounds(State(app): State<App>, request: Request, next: Next) -> 
     }
 }
 
-/// The answer for a path of OpenAI's API, which clients append to the base URL that they are given.
+/// The answer for a path of a compatible API, which clients append to the base URL that they are
+/// given.
 fn elsewhere(path: &str) -> Option<Problem> {
-    [
-        "/v1/chat/completions",
-        "/v1/models",
-        "/chat/completions",
-        "/models",
-    ]
-    .contains(&path)
-    .then(|| Problem {
-        detail: "OpenAI's API is at /openai/v1: give clients this host with /openai/v1 as base URL"
-            .into(),
+    let detail = match path {
+        "/chat/completions" | "/responses" | "/models" => {
+            "OpenAI's API is at /openai/v1: give clients this host with /openai/v1 as base URL"
+        }
+        "/v1/messages" | "/v1/messages/count_tokens" | "/messages" => {
+            "Anthropic's API is at /anthropic: give clients this host with /anthropic as base URL"
+        }
+        _ => return None,
+    };
+    Some(Problem {
+        detail: detail.into(),
         ..no_route()
     })
 }
 
-/// Removes `Allow` from responses other than 405: axum adds it outside of every layer of a route,
-/// and it would reveal that the route exists.
-fn without_allow(router: Router) -> Router {
+/// What has to be outside of the routes: paths of OpenAI's API below `/v1` lead to it, and `Allow` is
+/// removed from responses other than 405, because axum adds it outside of every layer of a route and
+/// it would reveal that the route exists.
+fn outside(router: Router) -> Router {
     let strip = async |mut response: Response| {
         if response.status() != StatusCode::METHOD_NOT_ALLOWED {
             response.headers_mut().remove(header::ALLOW);
@@ -156,6 +170,12 @@ fn without_allow(router: Router) -> Router {
     Router::new()
         .fallback_service(router)
         .layer(middleware::map_response(strip))
+        .layer(middleware::map_request(async |mut request: Request| {
+            if let Some(uri) = openai::at_second_base(request.uri()) {
+                *request.uri_mut() = uri;
+            }
+            request
+        }))
 }
 
 /// The answer for a method that a route does not have. A caller without access to the route gets
@@ -215,18 +235,20 @@ async fn named(redactor: Redactor, mut request: Request, next: Next) -> Response
         request.headers_mut().insert(REQUEST_ID, id.clone());
     }
     // `HeaderMap`'s `Debug` does not print a sensitive value.
-    request
-        .headers_mut()
-        .get_mut(header::AUTHORIZATION)
-        .into_iter()
-        .for_each(|key| key.set_sensitive(true));
+    for name in [header::AUTHORIZATION, API_KEY] {
+        if let Some(key) = request.headers_mut().get_mut(name) {
+            key.set_sensitive(true);
+        }
+    }
     let path = request.uri().path().to_owned();
     let key = key_of(&request);
     let response = match malformed(&request) {
         None => tracing::Instrument::instrument(next.run(request), span).await,
         Some(problem) => ([(header::CONNECTION, "close")], problem).into_response(),
     };
-    let mut response = openai::translate(&path, masked(response, &redactor, key.as_deref()));
+    let response = masked(response, &redactor, key.as_deref());
+    let response = openai::translate(&path, response);
+    let mut response = anthropic::translate(&path, id.as_ref(), response);
     if let Some(id) = id {
         response.headers_mut().insert(REQUEST_ID, id);
     }
@@ -261,11 +283,8 @@ fn malformed(request: &Request) -> Option<Problem> {
 
 /// The key that a request carries, to keep it out of the error response. Dropped with the request.
 fn key_of(request: &Request) -> Option<String> {
-    let text = request
-        .headers()
-        .get(header::AUTHORIZATION)?
-        .to_str()
-        .ok()?;
+    let value = |name: HeaderName| request.headers().get(name)?.to_str().ok();
+    let text = value(API_KEY).or_else(|| value(header::AUTHORIZATION))?;
     let key = text.split_once(' ').map_or(text, |(_, key)| key).trim();
     if key.eq_ignore_ascii_case("bearer") {
         return None; // a scheme without a key

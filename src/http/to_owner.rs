@@ -22,6 +22,7 @@ use super::{
     auth::Caller,
     body::collect,
     error::Problem,
+    openai::responses,
     peers::{FORWARDED, NotForwarded, Peers},
     shared::{App, scope},
 };
@@ -48,6 +49,14 @@ enum Asked {
 }
 
 fn asked(method: &Method, route: &str) -> Option<Asked> {
+    if let Some(rest) = route.strip_prefix("/openai/v1/responses/{response_id}") {
+        return match (method, rest) {
+            // Read as it comes, or to its end.
+            (&Method::GET | &Method::HEAD, "") => Some(Asked::Events),
+            (&Method::GET | &Method::HEAD, _) => None,
+            _ => Some(Asked::Owner),
+        };
+    }
     let rest = route.strip_prefix("/v1/conversations/{id}")?;
     match (method, rest) {
         (&Method::GET | &Method::HEAD, "/events") => Some(Asked::Events),
@@ -209,8 +218,11 @@ async fn place(app: &App, parts: &mut Parts) -> Option<(Scope, Asked)> {
     let route = MatchedPath::from_request_parts(parts, app).await.ok()?;
     let asked = asked(&parts.method, route.as_str())?;
     let parameters = RawPathParams::from_request_parts(parts, app).await.ok()?;
-    let (_, id) = parameters.iter().find(|(name, _)| *name == "id")?;
-    let id = id.to_owned();
+    let id = parameters.iter().find_map(|(name, value)| match name {
+        "id" => Some(value.to_owned()),
+        "response_id" => responses::stored::conversation_of(value),
+        _ => None,
+    })?;
     let Caller(tenant) = Caller::from_request_parts(parts, app).await.ok()?;
     Some((scope(&tenant, &id).ok()?, asked))
 }
@@ -293,5 +305,10 @@ mod tests {
         }
         assert_eq!(asked(&Method::GET, "/v1/conversations"), None);
         assert_eq!(asked(&Method::POST, "/openai/v1/chat/completions"), None);
+        let response = "/openai/v1/responses/{response_id}";
+        assert_eq!(asked(&Method::GET, response), Some(Asked::Events));
+        assert_eq!(asked(&Method::DELETE, response), Some(Asked::Owner));
+        let cancel = format!("{response}/cancel");
+        assert_eq!(asked(&Method::POST, &cancel), Some(Asked::Owner));
     }
 }

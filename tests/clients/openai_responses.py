@@ -67,6 +67,31 @@ with client.responses.stream(model="default", input="Say something.", store=Fals
     assert text == stream.get_final_response().output_text == "I cannot know.", text
 promise("text comes in a stream")
 
+again = client.responses.retrieve(last.id)
+assert (again.status, again.output_text, again.usage) == ("completed", last.output_text, last.usage), (again, last)
+items = list(client.responses.input_items.list(last.id, order="asc"))
+assert [item.type for item in items] == ["function_call_output"] and items[0].output == "It rains in Oslo.", items
+promise("a stored response is read again, with its input")
+
+events = list(client.responses.create(model="default", input="Say something.", stream=True))
+response, last_number = events[0].response, events[-1].sequence_number
+for seen in events[:-1]:
+    rest = list(client.responses.retrieve(response.id, stream=True, starting_after=seen.sequence_number))
+    assert rest[-1].type == "response.completed" and rest[-1].sequence_number == last_number, rest[-1]
+    known = [event for event in events if event.sequence_number <= seen.sequence_number]
+    text = "".join(event.delta for event in known + rest if event.type == "response.output_text.delta")
+    assert text == "I cannot know.", (seen.sequence_number, text)
+promise("a stream continues after any of its events")
+
+begun = client.responses.create(model="default", input="Say something.", background=True)
+assert begun.status in ("queued", "in_progress"), begun
+for event in client.responses.retrieve(begun.id, stream=True):
+    pass
+assert event.type == "response.completed" and event.response.output_text == "I cannot know.", event
+assert client.responses.retrieve(begun.id).status == "completed"
+assert client.responses.cancel(begun.id).status == "completed", "one that has ended is answered as it is"
+promise("a response in the background is read when it is done")
+
 client.responses.delete(then.id)
 try:
     client.responses.create(model="default", input="And now?", previous_response_id=then.id)
@@ -75,7 +100,7 @@ except openai.NotFoundError as error:
     assert error.param == "previous_response_id", error.param
 promise("a deleted response is gone")
 
-for wrong, param in [({"background": True}, "background"), ({"text": {"format": {"type": "grammar"}}}, "text.format.type")]:
+for wrong, param in [({"background": True, "store": False}, "background"), ({"conversation": "conv_1"}, "conversation"), ({"text": {"format": {"type": "grammar"}}}, "text.format.type")]:
     try:
         client.responses.create(model="default", input="Hi.", **wrong)
         raise AssertionError(f"{wrong} was taken")

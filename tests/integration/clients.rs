@@ -1,5 +1,5 @@
 //! Real clients in separate processes against `callboard serve` and `callboard mock-model`: curl,
-//! Chromium, the official OpenAI client, an EventSource whose connection is cut repeatedly, an OpenAPI
+//! Chromium, the official clients of OpenAI and Anthropic, an EventSource whose connection is cut repeatedly, an OpenAPI
 //! validator and a Prometheus parser. Each script of `tests/clients/` prints `ok:` for every
 //! promise that it has verified.
 //!
@@ -189,7 +189,13 @@ async fn the_official_openai_client_brings_its_tools() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_official_openai_client_is_served_responses() {
     let name = "the_official_openai_client_is_served_responses";
-    python_with_tools(name, "openai_responses.py", "openai", 7).await;
+    python_with_tools(name, "openai_responses.py", "openai", 10).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_anthropic_client_is_served() {
+    let name = "the_official_anthropic_client_is_served";
+    python_with_tools(name, "anthropic_client.py", "anthropic", 6).await;
 }
 
 /// A model that writes a file with the tool of Codex that runs commands, and is done when it has the
@@ -393,6 +399,25 @@ fn an_event_source_that_is_cut_off_misses_nothing() {
     client
         .args([&host.serve.1, KEY, "8", "6"])
         .env("CLIENT_MODULES", modules.join("node_modules"));
+
+    keeps(client, 1);
+}
+
+#[test]
+fn a_program_that_knows_only_the_openapi_document_meets_no_server_error() {
+    let modules = packages().join("python");
+    if !modules.join("schemathesis").is_dir() {
+        let name = "a_program_that_knows_only_the_openapi_document_meets_no_server_error";
+        let reason = "the Python package `schemathesis` is not in target/clients/python";
+        return skipped(name, reason);
+    }
+    let host = host_with(&[], |_| String::new());
+
+    let mut client = script("python3", "strangers.py");
+    client
+        .args([&host.serve.1, KEY])
+        .args(std::env::var_os("CALLBOARD_LONG").map(|_| "100"))
+        .env("PYTHONPATH", &modules);
 
     keeps(client, 1);
 }

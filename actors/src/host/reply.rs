@@ -68,6 +68,14 @@ impl Reply {
         self.watch.next().await
     }
 
+    /// Returns the next event if it is there; `None` otherwise. Does not wait for the round.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: no event is lost when the future is dropped.
+    pub async fn next_now(&mut self) -> Option<Arc<StreamEvent>> {
+        self.watch.next_now().await
+    }
+
     /// Whether the round has ended and all of its events were returned. Does not wait for the
     /// round.
     ///

@@ -124,9 +124,7 @@ impl RoundWatch {
     pub(super) async fn next(&mut self) -> Option<Arc<StreamEvent>> {
         let mut pause = LOOK_PAUSE;
         loop {
-            if let Some(event) = self.ahead.pop_front() {
-                self.after = Some(event.id);
-                self.note(&event);
+            if let Some(event) = self.take_ahead() {
                 return Some(event);
             }
             if self.end.is_some() {
@@ -186,6 +184,24 @@ impl RoundWatch {
             }
             JournalRead::Asleep { .. } | JournalRead::StoreUnavailable => false,
         }
+    }
+
+    /// Returns the next event if it is there; `None` otherwise.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(super) async fn next_now(&mut self) -> Option<Arc<StreamEvent>> {
+        match self.is_over().await {
+            true => None,
+            false => self.take_ahead(),
+        }
+    }
+
+    fn take_ahead(&mut self) -> Option<Arc<StreamEvent>> {
+        let event = self.ahead.pop_front()?;
+        self.after = Some(event.id);
+        self.note(&event);
+        Some(event)
     }
 
     /// Moves what follows the cursor in the ring to `ahead`. If `waits`, it waits for the next event

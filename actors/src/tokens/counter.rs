@@ -107,7 +107,7 @@ impl TokenCounter {
     }
 
     /// Tokens of a whole request: system prompt, tools and messages.
-    pub fn count_request(&self, model: &str, request: &ModelRequest) -> u64 {
+    pub(crate) fn count_request(&self, model: &str, request: &ModelRequest) -> u64 {
         let system = request
             .system
             .as_deref()

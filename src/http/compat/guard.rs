@@ -85,8 +85,22 @@ impl DisconnectGuard {
         }
     }
 
+    /// Does nothing when it is dropped: the round does not need its client.
+    pub(super) fn none() -> Self {
+        Self {
+            conversation: None,
+            is_stateless: false,
+            round: None,
+        }
+    }
+
     pub(super) fn round(&mut self, reply: &Reply) {
         self.round = Some(reply.round_id());
+    }
+
+    /// The client may leave from now on.
+    pub(super) fn disarm(mut self) {
+        self.conversation = None;
     }
 
     /// The round's result was delivered: nothing is cancelled, and a temporary conversation is

@@ -5,7 +5,9 @@
 //! yet is sent; results of the client's tools continue the round that waits for them. Unlike on the
 //! routes under `/v1`, a client that disconnects cancels its round.
 
+mod count;
 pub(super) mod guard;
+pub(super) mod model;
 pub(super) mod steps;
 mod streamed;
 mod transcript;
@@ -17,19 +19,20 @@ use callboard_actors::{
     chat::{ContentBlock, History, ModelParameters, RawJson, ToolChoice, ToolDefinition},
     conversation::BUDGET_CODE,
     host::{ConversationHandle, Prompt, Reply, SendPrompt},
-    ids::{RoundId, Scope, TenantId},
-    stream::Failure,
+    ids::{RoundId, Scope, Seq, TenantId},
+    stream::{Failure, StreamEvent},
 };
 
+pub(super) use self::{
+    count::count_tokens,
+    steps::{Ended, Step},
+    streamed::{Encoder, Out, data, event, respond},
+    transcript::{Speaker, Transcript, Turn, instructions_in},
+};
 use self::{
     guard::{DisconnectGuard, stateless_id},
     steps::Steps,
     transcript::{Begin, after},
-};
-pub(super) use self::{
-    steps::{Ended, Step},
-    streamed::{Encoder, Out, data, respond},
-    transcript::{Speaker, Transcript, Turn},
 };
 use super::{
     error::Problem,
@@ -59,6 +62,14 @@ pub(super) struct Ask {
     pub(super) parameters: ModelParameters,
     /// Whether the answer is streamed.
     pub(super) streams: bool,
+}
+
+/// Where a call is found in its conversation: a round that waits for its client has several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) round: RoundId,
+    /// The entry behind which the call begins.
+    pub(super) begins_at: Seq,
 }
 
 /// A call under way. Dropping it means that the client left.
@@ -122,18 +133,23 @@ impl Call {
             (send.await?, HashSet::new())
         };
         guard.round(&reply);
-        Ok(Self {
+        let mut call = Self {
             reply,
             guard: Some(guard),
             _watching: watching,
             steps: Steps::new(awaited),
             ahead: VecDeque::new(),
-        })
+        };
+        call.settle().await;
+        Ok(call)
     }
 
-    /// The round that the call belongs to.
-    pub(super) fn round_id(&self) -> RoundId {
-        self.reply.round_id()
+    /// Where the call is found again.
+    pub(super) fn place(&self) -> Place {
+        Place {
+            round: self.reply.round_id(),
+            begins_at: self.steps.begins_at(),
+        }
     }
 
     /// The end was delivered: nothing is cancelled, and a temporary conversation is erased.
@@ -150,7 +166,62 @@ impl Call {
                 return Some(step);
             }
             let event = self.reply.next().await?;
-            self.ahead.extend(self.steps.take(&event.kind));
+            self.take(&event);
+        }
+    }
+
+    fn take(&mut self, event: &StreamEvent) {
+        self.ahead
+            .extend(self.steps.take(event.id.seq, &event.kind));
+    }
+
+    /// Reads on to where the call begins, so that it can be found again.
+    async fn settle(&mut self) {
+        while !self.steps.is_here()
+            && let Some(event) = self.reply.next().await
+        {
+            self.take(&event);
+        }
+    }
+
+    /// A call that was made before, from its beginning. Nothing of it depends on this client.
+    pub(super) fn again(
+        app: &App,
+        scope: &Scope,
+        place: Place,
+        watching: Option<Watching>,
+    ) -> Result<Self, Problem> {
+        Ok(Self {
+            reply: app.conversation(scope).watch(place.round)?,
+            guard: Some(DisconnectGuard::none()),
+            _watching: watching,
+            steps: Steps::behind(place.begins_at),
+            ahead: VecDeque::new(),
+        })
+    }
+
+    /// Makes the call independent of its client, which may leave.
+    pub(super) fn detach(&mut self) {
+        if let Some(guard) = self.guard.replace(DisconnectGuard::none()) {
+            guard.disarm();
+        }
+    }
+
+    /// The end of the call, if it has ended. Does not wait.
+    ///
+    /// # Errors
+    /// The failure of its round.
+    pub(super) async fn end_now(&mut self) -> Option<Result<Ended, Problem>> {
+        loop {
+            match self.ahead.pop_front() {
+                Some(Step::Ended(ended)) => return Some(Ok(ended)),
+                Some(Step::Failed(failure)) => return Some(Err(failed(&failure))),
+                Some(Step::Text(_) | Step::Thinking(_) | Step::Thoughts(_)) => {}
+                None => {
+                    let event = self.reply.next_now().await?;
+                    self.take(&event);
+                }
+            }
         }
     }
 
@@ -166,7 +237,7 @@ impl Call {
             match step {
                 Some(Step::Ended(ended)) => break Ok(ended),
                 Some(Step::Failed(failure)) => break Err(failed(&failure)),
-                Some(Step::Text(_) | Step::Thinking(_)) => {}
+                Some(Step::Text(_) | Step::Thinking(_) | Step::Thoughts(_)) => {}
                 None => match self.reply.outcome().await {
                     Ok(_) => break Err(Problem::internal()),
                     Err(error) => break Err(error.into()),

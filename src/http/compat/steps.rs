@@ -4,7 +4,8 @@
 use std::collections::HashSet;
 
 use callboard_actors::{
-    chat::{ToolUseBlock, Usage},
+    chat::{ContentBlock, Message, ToolUseBlock, Usage},
+    ids::Seq,
     stream::{EventKind, Failure, StopReason},
 };
 
@@ -13,6 +14,8 @@ use callboard_actors::{
 pub(in crate::http) enum Step {
     Text(String),
     Thinking(String),
+    /// A message is whole: its thoughts with their signatures.
+    Thoughts(Vec<ContentBlock>),
     Ended(Ended),
     Failed(Failure),
 }
@@ -22,6 +25,8 @@ pub(in crate::http) enum Step {
 pub(in crate::http) struct Ended {
     /// Text of the last message of the model.
     pub(in crate::http) text: String,
+    /// Its thoughts, as the provider signed them.
+    pub(in crate::http) thoughts: Vec<ContentBlock>,
     /// Calls that the client has to run; empty at the end of the round.
     pub(in crate::http) calls: Vec<ToolUseBlock>,
     pub(in crate::http) stop: StopReason,
@@ -42,10 +47,17 @@ struct OpenCall {
 pub(super) struct Steps {
     /// Calls whose results this request brought: the call begins behind them.
     awaited: HashSet<String>,
+    /// The entry behind which the call begins: the last of those results, or none for the first
+    /// call of a round.
+    begins_at: Seq,
+    /// The entry of the last event.
+    seq: Seq,
     open: Vec<OpenCall>,
     usage: Usage,
     /// Text of the last message.
     text: String,
+    /// Thoughts of the last message.
+    thoughts: Vec<ContentBlock>,
     /// Text already given of the message that the model is writing.
     given: String,
     /// Whether an earlier message of the call was given; a newline separates the two.
@@ -61,8 +73,22 @@ impl Steps {
         }
     }
 
-    /// Takes the next event.
-    pub(super) fn take(&mut self, event: &EventKind) -> Vec<Step> {
+    /// Follows a call whose beginning is known.
+    pub(super) fn behind(begins_at: Seq) -> Self {
+        Self {
+            begins_at,
+            ..Self::default()
+        }
+    }
+
+    /// The entry behind which the call begins. It is known once the call [is here](Self::is_here).
+    pub(super) fn begins_at(&self) -> Seq {
+        self.begins_at
+    }
+
+    /// Takes the next event, which follows from the entry `seq`.
+    pub(super) fn take(&mut self, seq: Seq, event: &EventKind) -> Vec<Step> {
+        self.seq = seq;
         let mut steps = Vec::new();
         match event {
             EventKind::TextDelta { text } if self.is_here() => self.give(text, &mut steps),
@@ -82,6 +108,10 @@ impl Steps {
                 // Deltas are dropped for a client that reads slowly, messages are not: give what
                 // this one lacks.
                 self.text = message.text();
+                self.thoughts = thoughts(message);
+                if !self.thoughts.is_empty() {
+                    steps.push(Step::Thoughts(self.thoughts.clone()));
+                }
                 let missing = self.text.strip_prefix(self.given.as_str());
                 if let Some(missing) = missing.filter(|missing| !missing.is_empty()) {
                     let missing = missing.to_owned();
@@ -103,7 +133,9 @@ impl Steps {
                 steps.extend(self.at_client());
             }
             EventKind::ToolResult { tool_call_id, .. } => {
-                self.awaited.remove(tool_call_id);
+                if self.awaited.remove(tool_call_id) {
+                    self.begins_at = seq;
+                }
                 self.open.retain(|open| open.call.id != *tool_call_id);
                 steps.extend(self.at_client());
             }
@@ -111,6 +143,7 @@ impl Steps {
                 Some(failure) => Step::Failed(failure.clone()),
                 None => Step::Ended(Ended {
                     text: end.text.clone(),
+                    thoughts: self.thoughts.clone(),
                     calls: Vec::new(),
                     stop: end.stop_reason,
                     usage: self.usage,
@@ -123,8 +156,8 @@ impl Steps {
     }
 
     /// Whether the results that the request brought have been seen.
-    fn is_here(&self) -> bool {
-        self.awaited.is_empty()
+    pub(super) fn is_here(&self) -> bool {
+        self.awaited.is_empty() && self.seq >= self.begins_at
     }
 
     fn give(&mut self, text: &str, steps: &mut Vec<Step>) {
@@ -142,12 +175,21 @@ impl Steps {
         waits.then(|| {
             Step::Ended(Ended {
                 text: self.text.clone(),
+                thoughts: self.thoughts.clone(),
                 calls: self.open.iter().map(|open| open.call.clone()).collect(),
                 stop: StopReason::EndTurn,
                 usage: self.usage,
             })
         })
     }
+}
+
+/// The blocks of a message that a provider takes back unchanged and in front of its calls.
+fn thoughts(message: &Message) -> Vec<ContentBlock> {
+    let is_thought =
+        |block: &ContentBlock| ["thinking", "redacted_thinking"].contains(&block.kind());
+    let blocks = message.blocks().into_iter();
+    blocks.filter(is_thought).collect()
 }
 
 /// The failure of a round. A round that its budget cut has an answer if the model wrote any text;
@@ -160,7 +202,7 @@ fn failure_of(end: &callboard_actors::stream::RoundEnd) -> Option<&Failure> {
 #[cfg(test)]
 mod tests {
     use callboard_actors::{
-        chat::{ContentBlock, Message, RawJson, Role},
+        chat::{RawJson, Role},
         time::Timestamp,
     };
 
@@ -209,16 +251,20 @@ mod tests {
 
     /// The texts and the ids of calls that these events lead to.
     fn followed(steps: &mut Steps, events: &[EventKind]) -> Vec<String> {
-        let all = events.iter().flat_map(|event| steps.take(event));
-        all.map(|step| match step {
-            Step::Text(text) => text,
-            Step::Ended(ended) => {
-                let ids: Vec<_> = ended.calls.iter().map(|call| call.id.as_str()).collect();
-                format!("calls {}", ids.join(" "))
-            }
-            other => format!("{other:?}"),
-        })
-        .collect()
+        let mut all = Vec::new();
+        for event in events {
+            all.extend(steps.take(Seq(steps.seq.0 + 1), event));
+        }
+        all.into_iter()
+            .map(|step| match step {
+                Step::Text(text) => text,
+                Step::Ended(ended) => {
+                    let ids: Vec<_> = ended.calls.iter().map(|call| call.id.as_str()).collect();
+                    format!("calls {}", ids.join(" "))
+                }
+                other => format!("{other:?}"),
+            })
+            .collect()
     }
 
     #[test]
@@ -254,5 +300,30 @@ mod tests {
         assert!(followed(&mut all, &before).is_empty());
         let rest = [result("b"), result("a"), message("Sunny.", &[])];
         assert_eq!(followed(&mut all, &rest), ["Sunny."]);
+    }
+
+    #[test]
+    fn a_call_is_read_again_from_the_entry_behind_which_it_began() {
+        let round = [
+            message("Let me see.", &["a", "b"]),
+            at_client("a"),
+            at_client("b"),
+            result("a"),
+            result("b"),
+            message("Sunny.", &[]),
+        ];
+        let of = |ids: &[&str]| Steps::new(ids.iter().map(|id| (*id).to_owned()).collect());
+        for (mut first, expected) in [
+            (of(&[]), vec!["Let me see.", "calls a b"]),
+            (of(&["a"]), vec!["calls b"]),
+            (of(&["a", "b"]), vec!["Sunny."]),
+        ] {
+            let seen = followed(&mut first, &round);
+            let mut again = Steps::behind(first.begins_at());
+            let read = followed(&mut again, &round);
+
+            assert_eq!(seen, read);
+            assert_eq!(read[..expected.len()], expected);
+        }
     }
 }

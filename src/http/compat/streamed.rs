@@ -6,6 +6,7 @@ use axum::{
     body::{Body, Bytes},
     response::{IntoResponse, Response},
 };
+use callboard_actors::chat::ContentBlock;
 use futures_util::stream;
 use serde::Serialize;
 
@@ -31,6 +32,16 @@ pub(in crate::http) trait Encoder: Send + 'static {
     /// Writes a piece of the model's thoughts.
     fn thinking(&mut self, text: &str, out: &mut Out) {
         let _ = (text, out);
+    }
+
+    /// Writes what is only known once a message is whole: its thoughts with their signatures.
+    fn thoughts(&mut self, thoughts: &[ContentBlock], out: &mut Out) {
+        let _ = (thoughts, out);
+    }
+
+    /// What shows proxies that a silent stream is alive.
+    fn alive(&self) -> Bytes {
+        Bytes::from_static(sse::COMMENT)
     }
 
     /// Writes the end.
@@ -64,6 +75,13 @@ pub(in crate::http) fn respond<E: Encoder>(app: &Shared, call: Call, mut encoder
         .into_response()
 }
 
+/// An event of a kind, with its data.
+pub(in crate::http) fn event(kind: &str, value: &impl Serialize) -> Bytes {
+    let mut out = format!("event: {kind}\n").into_bytes();
+    out.extend_from_slice(&data(value));
+    out.into()
+}
+
 /// A value as the data of an event.
 pub(in crate::http) fn data(value: &impl Serialize) -> Bytes {
     let mut out = b"data: ".to_vec();
@@ -87,7 +105,7 @@ impl<E: Encoder> Chunks<E> {
                 },
                 end = self.quiet.wait() => match end {
                     QuietEnd::Closing => return None,
-                    QuietEnd::Comment => self.ahead.push_back(Bytes::from_static(sse::COMMENT)),
+                    QuietEnd::Comment => self.ahead.push_back(self.encoder.alive()),
                 },
             }
             self.quiet.sent();
@@ -98,6 +116,7 @@ impl<E: Encoder> Chunks<E> {
         match step {
             Step::Text(text) => return self.encoder.text(&text, &mut self.ahead),
             Step::Thinking(text) => return self.encoder.thinking(&text, &mut self.ahead),
+            Step::Thoughts(all) => return self.encoder.thoughts(&all, &mut self.ahead),
             Step::Ended(ended) => self.encoder.ended(&ended, &mut self.ahead),
             Step::Failed(failure) => self.encoder.failed(failed(&failure), &mut self.ahead),
         }

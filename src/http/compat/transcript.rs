@@ -9,6 +9,11 @@ use crate::http::error::Problem;
 /// prompt belongs to the host.
 const INSTRUCTIONS: &str = "Instructions of the application:\n";
 
+/// The client's instructions in a block that [`Transcript::introduced`] made of them.
+pub(in crate::http) fn instructions_in(block: &ContentBlock) -> Option<&str> {
+    block.as_text()?.strip_prefix(INSTRUCTIONS)
+}
+
 /// Who speaks in a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::http) enum Speaker {

@@ -9,25 +9,30 @@ mod wire;
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, StatusCode},
+    http::{HeaderMap, Uri},
     response::{IntoResponse, Response},
 };
-use callboard_actors::{chat::RawJson, ids::TenantId, ports::Clock as _, stream::StopReason};
+use callboard_actors::{chat::RawJson, ports::Clock as _, stream::StopReason};
 
+pub(super) use self::wire::ChatError;
 use self::{
     convert::{tool_choice, tools, transcript, unsupported},
     stream::Streamed,
     wire::{
-        Answered, CallShown, ChatCompletion, ChatError, ChatRequest, Choice, ErrorBody, ModelShown,
+        Answered, CallShown, ChatCompletion, ChatRequest, Choice, ErrorBody, ModelMeta, ModelShown,
         Models,
     },
 };
 use super::{
     auth::Caller,
     body::Messages,
-    compat::{Ask, Bound, Call, Ended, respond},
+    compat::{
+        Ask, Bound, Call, Ended,
+        model::{self, Model},
+        respond,
+    },
     error::Problem,
-    routes::single_header,
+    routes::{Path, single_header},
     shared::App,
 };
 use crate::clock::SystemClock;
@@ -35,8 +40,37 @@ use crate::clock::SystemClock;
 /// Errors of routes under this prefix are written in OpenAI's form.
 const PREFIX: &str = "/openai/";
 
-/// Alias of the tenant's configured model; stays valid when the model changes.
-const DEFAULT_MODEL: &str = "default";
+/// The same API is served below this too, as far as no route of this host has the path.
+const SECOND_BASE: &str = "/v1";
+
+/// What is served there, with all that is below.
+const AT_SECOND_BASE: [&str; 3] = ["/chat/completions", "/models", "/responses"];
+
+/// The path of the second base that leads to a documented one.
+pub(super) fn second_path(path: &str) -> Option<String> {
+    let below = path.strip_prefix("/openai")?;
+    let rest = below.strip_prefix(SECOND_BASE)?;
+    is_at_second_base(rest).then(|| below.to_owned())
+}
+
+fn is_at_second_base(rest: &str) -> bool {
+    AT_SECOND_BASE.iter().any(|base| {
+        rest.strip_prefix(base)
+            .is_some_and(|below| below.is_empty() || below.starts_with('/'))
+    })
+}
+
+/// The URI below `/openai/v1` that a URI below the second base stands for.
+pub(super) fn at_second_base(uri: &Uri) -> Option<Uri> {
+    let rest = uri.path().strip_prefix(SECOND_BASE)?;
+    if !is_at_second_base(rest) {
+        return None;
+    }
+    let mut parts = uri.clone().into_parts();
+    let path = format!("/openai{}", parts.path_and_query?);
+    parts.path_and_query = Some(path.parse().ok()?);
+    Uri::from_parts(parts).ok()
+}
 
 /// Any request is parsed and converted or refused.
 #[cfg(any(test, feature = "fuzzing"))]
@@ -63,7 +97,7 @@ pub(super) async fn chat(
     headers: HeaderMap,
     Messages(request): Messages<ChatRequest>,
 ) -> Result<Response, Problem> {
-    let model = check_model(&app, &tenant, &request.model)?;
+    let model = model::check_model(&app, &tenant, &request.model)?;
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
     let metadata = request.metadata.as_ref();
     let bound = named.or_else(|| metadata?.conversation_id.clone());
@@ -79,7 +113,7 @@ pub(super) async fn chat(
         streams,
     };
     let call = Call::begin(&app, &tenant, ask).await?;
-    let id = format!("chatcmpl-{}", call.round_id());
+    let id = format!("chatcmpl-{}", call.place().round);
     let created = SystemClock.now().0 / 1000;
     if streams {
         let include_usage = request.stream_options.unwrap_or_default().include_usage;
@@ -117,30 +151,45 @@ pub(super) async fn chat(
     Ok(Json(answer).into_response())
 }
 
-/// The tenant's model, if a request names it or its alias.
-fn check_model(app: &App, tenant: &TenantId, asked: &str) -> Result<String, Problem> {
-    let model = app.host.setup_of(tenant).model.to_string();
-    if asked == model || asked == DEFAULT_MODEL {
-        return Ok(model);
-    }
-    let detail = "there is no such model; see GET /openai/v1/models";
-    Err(Problem::new(StatusCode::NOT_FOUND, "model_not_found", detail).at("/model"))
-}
-
 /// Lists the models: the tenant's configured model, and its alias `default`.
 #[utoipa::path(get, path = "/openai/v1/models", tag = "openai", responses((status = 200, description = "The models", body = Models)))]
 pub(super) async fn models(State(app): State<App>, Caller(tenant): Caller) -> Json<Models> {
-    let model = app.host.setup_of(&tenant).model.to_string();
-    let shown = |id: String| ModelShown {
-        id,
-        object: "model",
-        created: 0,
-        owned_by: "callboard",
-    };
     Json(Models {
         object: "list",
-        data: vec![shown(model), shown(DEFAULT_MODEL.to_owned())],
+        data: model::models(&app, &tenant).map(ModelShown::of).into(),
     })
+}
+
+/// Reads one model, with its window.
+#[utoipa::path(
+    get, path = "/openai/v1/models/{model_id}", tag = "openai",
+    params(("model_id" = String, Path, description = "An id of the list")),
+    responses((status = 200, description = "The model", body = ModelShown)),
+)]
+pub(super) async fn one_model(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ModelShown>, Problem> {
+    model::model(&app, &tenant, &id).map(|model| Json(ModelShown::of(model)))
+}
+
+impl ModelShown {
+    fn of(model: Model) -> Self {
+        Self {
+            id: model.id,
+            object: "model",
+            created: 0,
+            owned_by: "callboard",
+            context_window: model.window,
+            context_length: model.window,
+            max_model_len: model.window,
+            max_output_tokens: model.output_max,
+            meta: ModelMeta {
+                n_ctx: model.window,
+            },
+        }
+    }
 }
 
 /// The JSON Schema that the answer must match, if `response_format` has one.

@@ -340,6 +340,23 @@ pub(in crate::http) struct ModelShown {
     pub(super) created: u64,
     /// Always `callboard`; part of OpenAI's form.
     pub(super) owned_by: &'static str,
+    /// The context window, in tokens, by each of the names that clients read.
+    pub(super) context_window: u64,
+    /// The same.
+    pub(super) context_length: u64,
+    /// The same.
+    pub(super) max_model_len: u64,
+    /// The longest answer, in tokens.
+    pub(super) max_output_tokens: u32,
+    /// `n_ctx` is the window too.
+    pub(super) meta: ModelMeta,
+}
+
+/// What llama.cpp's servers say of a model.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct ModelMeta {
+    /// The context window, in tokens.
+    pub(super) n_ctx: u64,
 }
 
 #[derive(Debug, Serialize)]

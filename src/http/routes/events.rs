@@ -92,7 +92,7 @@ fn cursor(name: &str, text: &str) -> Result<EventId, Problem> {
 }
 
 /// Whether the conversation has this round, whether it is streaming, queued or in its history.
-async fn has_round(
+pub(in crate::http) async fn has_round(
     app: &App,
     scope: &Scope,
     conversation: &ConversationHandle,

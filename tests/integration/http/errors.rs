@@ -80,14 +80,19 @@ async fn an_unknown_block_is_refused_before_it_is_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_of_openai_with_the_wrong_base_url_reads_the_right_one() {
+async fn a_client_with_the_wrong_base_url_reads_the_right_one() {
     let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
 
-    let answer = server.post("/v1/chat/completions", json!({})).await;
+    for (path, base) in [
+        ("/chat/completions", "/openai/v1"),
+        ("/v1/messages", "/anthropic"),
+    ] {
+        let answer = server.post(path, json!({})).await;
 
-    assert_eq!(answer.status(), 404);
-    let problem = body(answer).await;
-    assert!(problem["detail"].as_str().unwrap().contains("/openai/v1"));
+        assert_eq!(answer.status(), 404);
+        let problem = body(answer).await;
+        assert!(problem["detail"].as_str().unwrap().contains(base));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -462,6 +467,7 @@ async fn an_attachment_that_the_provider_would_fetch_is_refused_unless_the_opera
         json!({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}});
     let by_id = json!({"type": "document", "source": {"type": "file", "file_id": "file_1"}});
     let part = json!({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}});
+    let input = json!({"type": "input_image", "image_url": "https://example.com/a.png"});
     let text = json!({"type": "text", "text": "What is this?"});
     let conversation = |id: &str, rest: &str| format!("/v1/conversations/{id}{rest}");
     let ways = [
@@ -484,6 +490,16 @@ async fn an_attachment_that_the_provider_would_fetch_is_refused_unless_the_opera
             Method::POST,
             "/openai/v1/chat/completions".to_owned(),
             json!({"model": "default", "messages": [{"role": "user", "content": [part]}]}),
+        ),
+        (
+            Method::POST,
+            "/openai/v1/responses".to_owned(),
+            json!({"model": "default", "input": [{"role": "user", "content": [input]}]}),
+        ),
+        (
+            Method::POST,
+            "/anthropic/v1/messages".to_owned(),
+            json!({"model": "default", "max_tokens": 9, "messages": [{"role": "user", "content": [by_url]}]}),
         ),
     ];
 

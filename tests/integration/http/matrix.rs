@@ -41,17 +41,46 @@ impl Operator for Obliging {
     }
 }
 
-/// A kind of caller: its name, and its `Authorization` header.
-const CALLERS: [(&str, Option<&str>); 8] = [
+/// A kind of caller: its name, and its header with a key.
+const CALLERS: [(&str, Option<(&str, &str)>); 10] = [
     ("none", None),
-    ("malformed", Some("Basic cb_test_acme_not_a_real_key")),
-    ("wrong", Some("Bearer cb_test_wrong_not_a_real_key")),
-    ("own", Some("Bearer cb_test_acme_not_a_real_key")),
-    ("other", Some("Bearer cb_test_zeta_not_a_real_key")),
-    ("paused", Some("Bearer cb_test_rest_not_a_real_key")),
-    ("revoked", Some("Bearer cb_test_gone_not_a_real_key")),
-    ("operator", Some("Bearer cb_test_admin_not_a_real_key")),
+    (
+        "malformed",
+        Some((BEARER, "Basic cb_test_acme_not_a_real_key")),
+    ),
+    (
+        "wrong",
+        Some((BEARER, "Bearer cb_test_wrong_not_a_real_key")),
+    ),
+    ("own", Some((BEARER, "Bearer cb_test_acme_not_a_real_key"))),
+    (
+        "other",
+        Some((BEARER, "Bearer cb_test_zeta_not_a_real_key")),
+    ),
+    (
+        "paused",
+        Some((BEARER, "Bearer cb_test_rest_not_a_real_key")),
+    ),
+    (
+        "revoked",
+        Some((BEARER, "Bearer cb_test_gone_not_a_real_key")),
+    ),
+    (
+        "operator",
+        Some((BEARER, "Bearer cb_test_admin_not_a_real_key")),
+    ),
+    (
+        "own in x-api-key",
+        Some((API_KEY, "cb_test_acme_not_a_real_key")),
+    ),
+    (
+        "operator in x-api-key",
+        Some((API_KEY, "cb_test_admin_not_a_real_key")),
+    ),
 ];
+
+const BEARER: &str = "authorization";
+const API_KEY: &str = "x-api-key";
 
 async fn start() -> Server {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("yes")));
@@ -87,7 +116,12 @@ async fn prepare(server: &Server) {
 
 /// A valid body for each route.
 fn content(path: &str, turn: usize) -> Value {
+    let message = json!([{"role": "user", "content": "hello"}]);
     match path.rsplit('/').next().unwrap() {
+        "messages" if path.starts_with("/anthropic") => {
+            json!({"model": "default", "max_tokens": 9, "messages": message})
+        }
+        "count_tokens" => json!({"model": "default", "messages": message}),
         "messages" => json!({"content": "hello"}),
         "{tool_call_id}" => json!({"allow": true}),
         "fanouts" => json!({"tasks": ["hello"]}),
@@ -97,18 +131,25 @@ fn content(path: &str, turn: usize) -> Value {
         "fork" => json!({"conversation_id": format!("copy-{turn}")}),
         "responses" => json!({"model": "default", "input": "hello", "store": false}),
         "completions" => {
-            json!({"model": "default", "messages": [{"role": "user", "content": "hello"}]})
+            json!({"model": "default", "messages": message})
         }
         _ => json!({}),
     }
 }
 
-async fn status(server: &Server, method: &str, path: &str, key: Option<&str>, turn: usize) -> u16 {
+async fn status(
+    server: &Server,
+    method: &str,
+    path: &str,
+    key: Option<(&str, &str)>,
+    turn: usize,
+) -> u16 {
     let place = path
         .replace("{id}", "mine")
         .replace("{tenant}", "acme")
         .replace("{tool_call_id}", "call")
         .replace("{response_id}", "resp_none")
+        .replace("{model_id}", "default")
         .replace("{name}", "skill")
         .replace("{artifact_id}", &"a".repeat(64));
     assert!(
@@ -120,7 +161,7 @@ async fn status(server: &Server, method: &str, path: &str, key: Option<&str>, tu
         .request(method.parse().unwrap(), server.url(&place));
     let request = key
         .into_iter()
-        .fold(request, |request, key| request.header("authorization", key));
+        .fold(request, |request, (name, key)| request.header(name, key));
     let request = if method == "GET" {
         request
     } else {

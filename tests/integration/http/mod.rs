@@ -1,6 +1,7 @@
 //! The HTTP host from outside: over a loopback socket, with an ordinary HTTP client.
 
 mod admin;
+mod anthropic;
 mod console;
 mod documents;
 mod drain;

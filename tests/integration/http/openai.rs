@@ -376,3 +376,256 @@ async fn calls_of_a_clients_tools_come_whole_in_one_chunk() {
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
     assert_eq!(stored(&server).await, 0);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_api_is_served_below_v1_too_and_a_model_has_its_window() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    let wanted = json!({ "model": "default", "messages": [user("go")] });
+
+    let answer = body(server.post("/v1/chat/completions", wanted).await).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "yes");
+    for base in ["/v1", "/openai/v1"] {
+        let model = body(server.get(&format!("{base}/models/default?a=b")).await).await;
+        assert!(model["context_window"].as_u64() > Some(0), "{model}");
+        assert_eq!(model["meta"]["n_ctx"], model["context_window"]);
+        let none = server.get(&format!("{base}/models/none")).await;
+        assert_eq!(none.status(), 404);
+        assert_eq!(body(none).await["error"]["code"], "model_not_found");
+    }
+    assert_eq!(server.get("/v1/modelsx").await.status(), 404);
+}
+
+/// A response that is created with these fields beside the usual ones.
+async fn respond(server: &Server, more: Value) -> Value {
+    let mut wanted = json!({ "model": "default", "input": "go" });
+    let fields = more.as_object().unwrap().clone();
+    wanted.as_object_mut().unwrap().extend(fields);
+    body(server.post("/openai/v1/responses", wanted).await).await
+}
+
+fn at(response: &Value, rest: &str) -> String {
+    format!(
+        "/openai/v1/responses/{}{rest}",
+        response["id"].as_str().unwrap()
+    )
+}
+
+/// The numbers and the data of a stream.
+fn numbered(text: &str) -> Vec<(u64, Value)> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let data = data.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    data.map(|event| (event["sequence_number"].as_u64().unwrap(), event))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stored_response_is_read_again_whole_and_from_anywhere() {
+    let model = ScriptedModel::always(Reply::text("one two three").chunks(3));
+    let server = Server::start(model).await;
+    let schema = json!({ "type": "object" });
+    let more = json!({
+        "stream": true, "instructions": "Be brief.", "max_output_tokens": 50,
+        "tools": [{ "type": "function", "name": "mine", "parameters": schema }],
+    });
+    let wanted = json!({ "model": "default", "input": "go" });
+    let mut wanted = wanted.as_object().unwrap().clone();
+    wanted.extend(more.as_object().unwrap().clone());
+
+    let first = server.post("/openai/v1/responses", wanted.into()).await;
+    let first = numbered(&soon(first.text()).await.unwrap());
+    let (last, end) = first.last().unwrap();
+    let response = &end["response"];
+
+    let whole = body(server.get(&at(response, "")).await).await;
+    for field in [
+        "id",
+        "status",
+        "output",
+        "usage",
+        "instructions",
+        "max_output_tokens",
+    ] {
+        assert_eq!(whole[field], response[field], "{field}");
+    }
+    assert_eq!(whole["tools"][0]["name"], "mine");
+    for (after, _) in &first {
+        let rest = format!("?stream=true&starting_after={after}");
+        let rest = numbered(
+            &soon(server.get(&at(response, &rest)).await.text())
+                .await
+                .unwrap(),
+        );
+        assert!(rest.iter().all(|(number, _)| number > after));
+        assert_eq!(
+            rest.last().map(|(number, _)| number),
+            Some(last).filter(|last| after < last)
+        );
+        let seen = first
+            .iter()
+            .filter(|(number, _)| number <= after)
+            .chain(&rest);
+        let text: String = seen
+            .filter_map(|(_, event)| event["delta"].as_str())
+            .collect();
+        assert_eq!(text, "one two three", "after {after}");
+    }
+    let items = body(server.get(&at(response, "/input_items")).await).await;
+    assert_eq!(items["data"].as_array().unwrap().len(), 1, "{items}");
+    assert_eq!(
+        items["data"][0]["content"],
+        json!([{ "type": "input_text", "text": "go" }])
+    );
+    assert_eq!(items["has_more"], false);
+    let others = server.ask(Method::GET, &at(response, ""), ZETA);
+    assert_eq!(soon(others.send()).await.unwrap().status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_response_of_a_round_that_waits_for_its_client_is_read_again() {
+    let server = Server::start(calls_mine()).await;
+    let tool = json!([{ "type": "function", "name": "mine" }]);
+    let first = respond(&server, json!({ "tools": tool })).await;
+    let output = |call: &Value| json!({ "type": "function_call_output", "call_id": call["call_id"], "output": "seen" });
+    let next = async |previous: &Value, call: &Value| {
+        let more = json!({ "previous_response_id": previous["id"], "input": [output(call)] });
+        respond(&server, more).await
+    };
+
+    let second = next(&first, &first["output"][2]).await;
+    let third = next(&second, &second["output"][0]).await;
+
+    assert_eq!(
+        third["output"][0]["content"][0]["text"], "seen, seen",
+        "{third}"
+    );
+    for response in [&first, &second, &third] {
+        let again = body(server.get(&at(response, "")).await).await;
+        for field in ["id", "status", "output", "usage"] {
+            assert_eq!(again[field], response[field], "{field}");
+        }
+    }
+    let items = body(server.get(&at(&third, "/input_items?order=asc")).await).await;
+    let calls: Vec<&Value> = items["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["call_id"])
+        .collect();
+    assert_eq!(
+        calls,
+        [
+            &first["output"][2]["call_id"],
+            &first["output"][1]["call_id"]
+        ],
+        "{items}"
+    );
+    let page = body(server.get(&at(&third, "/input_items?limit=1")).await).await;
+    assert_eq!(
+        (&page["has_more"], &page["data"][0]),
+        (&json!(true), &items["data"][1])
+    );
+    let rest = format!("/input_items?after={}", page["last_id"].as_str().unwrap());
+    let rest = body(server.get(&at(&third, &rest)).await).await;
+    assert_eq!(
+        (&rest["has_more"], &rest["data"][0]),
+        (&json!(false), &items["data"][0])
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_in_the_background_needs_no_client_and_is_cancelled_on_request() {
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::text("done"),
+        Reply::stall(),
+        Reply::stall(),
+    ]));
+    let server = Server::with(model.clone(), Setting::default()).await;
+    let background = || json!({ "background": true });
+    let status =
+        async |response: &Value| body(server.get(&at(response, "")).await).await["status"].clone();
+
+    let first = respond(&server, background()).await;
+    assert_eq!(
+        (&first["status"], &first["background"]),
+        (&json!("in_progress"), &json!(true))
+    );
+    soon(async { while status(&first).await != "completed" {} }).await;
+
+    let second = respond(&server, background()).await;
+    soon(model.until(|counts| counts.started == 2)).await;
+    assert_eq!(status(&second).await, "in_progress");
+    let cancelled = body(server.post(&at(&second, "/cancel"), json!({})).await).await;
+    assert_eq!(cancelled["status"], "cancelled", "{cancelled}");
+    let again = body(server.post(&at(&second, "/cancel"), json!({})).await).await;
+    assert_eq!(
+        (&again["status"], status(&second).await),
+        (&json!("cancelled"), json!("cancelled"))
+    );
+    let over = body(server.post(&at(&first, "/cancel"), json!({})).await).await;
+    assert_eq!(over["status"], "completed");
+
+    // A stream in the background is left by its client, and read to its end by another.
+    let wanted = json!({ "model": "default", "input": "go", "background": true, "stream": true });
+    let mut left = server.post("/openai/v1/responses", wanted).await;
+    let begun = soon(left.chunk()).await.unwrap().unwrap();
+    let begun = numbered(std::str::from_utf8(&begun).unwrap());
+    let third = begun[0].1["response"].clone();
+    soon(model.until(|counts| counts.started == 3)).await;
+    drop(left);
+    let read = server.get(&at(&third, "?stream=true")).await;
+    assert_eq!(status(&third).await, "in_progress");
+    server.post(&at(&third, "/cancel"), json!({})).await;
+    let read = numbered(&soon(read.text()).await.unwrap());
+    assert_eq!(read.last().unwrap().1["response"]["status"], "cancelled");
+
+    let refused = respond(&server, json!({ "background": true, "store": false })).await;
+    assert_eq!(refused["error"]["param"], "background");
+    let none = json!({ "id": "resp_00_00000000-0000-4000-8000-000000000001_0" });
+    assert_eq!(server.get(&at(&none, "")).await.status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_in_the_request_reaches_the_model_by_each_compatible_api() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model.clone(), Setting::default()).await;
+    // One pixel.
+    let data = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
+    let url = format!("data:image/gif;base64,{data}");
+    let source = json!({ "type": "base64", "media_type": "image/gif", "data": data });
+    let of = |part: Value| json!([{ "role": "user", "content": [part] }]);
+    let whole = json!({ "type": "image_url", "image_url": { "url": url, "detail": "low" } });
+    let input = of(json!({ "type": "input_image", "image_url": url }));
+    let block = of(json!({ "type": "image", "source": source }));
+    for (path, wanted) in [
+        (
+            "/openai/v1/chat/completions",
+            json!({ "model": "default", "messages": of(whole) }),
+        ),
+        (
+            "/openai/v1/responses",
+            json!({ "model": "default", "input": input }),
+        ),
+        (
+            "/anthropic/v1/messages",
+            json!({ "model": "default", "max_tokens": 9, "messages": block }),
+        ),
+    ] {
+        let answer = server.post(path, wanted).await;
+
+        assert_eq!(answer.status(), 200, "{path}");
+        let answer = body(answer).await;
+        let seen = model
+            .last_request()
+            .unwrap()
+            .messages
+            .last()
+            .unwrap()
+            .blocks();
+        let seen = serde_json::to_value(&seen).unwrap();
+        assert_eq!(seen[0]["source"], source, "{path}: {seen}");
+        if path.ends_with("responses") {
+            let items = body(server.get(&at(&answer, "/input_items")).await).await;
+            assert_eq!(items["data"][0]["content"][0]["image_url"], *url, "{items}");
+        }
+    }
+}

@@ -2,6 +2,8 @@
 //! keeps its conversation, which the next response continues.
 
 mod items;
+mod journal;
+pub(in crate::http) mod stored;
 mod stream;
 mod wire;
 
@@ -13,7 +15,7 @@ use axum::{
 };
 use callboard_actors::{
     chat::RawJson,
-    ids::{RoundId, TenantId},
+    ids::TenantId,
     ports::{Clock as _, Entropy as _},
     stream::StopReason,
 };
@@ -24,21 +26,20 @@ use self::{
     stream::{Events, item_id},
     wire::{Incomplete, Item, ResponseError, ResponseRequest, ResponseShown},
 };
-use super::{
-    check_model,
-    convert::{tool_choice, unsupported},
-};
+use super::convert::{tool_choice, unsupported};
 use crate::{
     clock::{SystemClock, SystemEntropy},
     http::{
         auth::Caller,
         body::Messages,
-        compat::{Ask, Bound, Call, Ended, respond},
+        compat::{Ask, Bound, Call, Ended, Place, model::check_model, respond},
         error::Problem,
-        routes::Path,
         shared::App,
     },
 };
+
+/// Status of a response that was cancelled.
+const CANCELLED: &str = "cancelled";
 
 /// Prefix of the conversations of stored responses; random hex digits follow.
 const STORED: &str = "resp-";
@@ -57,8 +58,9 @@ pub(super) fn fuzz(data: &[u8]) {
 /// `input` is the whole history, or with `previous_response_id` what follows that response. The
 /// model may call the client's functions beside the host's own tools: the output then has
 /// `function_call` items, and the next request brings their `function_call_output`. With `store`,
-/// the default, the response is kept until it is deleted, and others can follow it. A client that
-/// disconnects cancels the response.
+/// the default, the response is kept until it is deleted: others can follow it, and it can be read
+/// again. A client that disconnects cancels the response, unless it is in the `background`: such a
+/// response is answered at once, `in_progress`, or streamed, and goes on without its client.
 #[utoipa::path(
     post, path = "/openai/v1/responses", tag = "openai", request_body = ResponseRequest,
     responses((status = 200, description = "The response; with `stream`, its events", body = ResponseShown)),
@@ -69,11 +71,9 @@ pub(in crate::http) async fn create(
     Messages(request): Messages<ResponseRequest>,
 ) -> Result<Response, Problem> {
     let model = check_model(&app, &tenant, &request.model)?;
-    if request.background == Some(true) {
-        let detail = "a response in the background is not supported; POST /v1/conversations/{id}/messages takes `Prefer: respond-async`";
-        return Err(unsupported("/background", detail));
-    }
+    refuse(&request)?;
     let store = request.store.unwrap_or(true);
+    let is_background = request.background.unwrap_or_default();
     let bound = match &request.previous_response_id {
         Some(previous) => Bound::Follows(followed(&app, &tenant, previous).await?),
         None if store => Bound::Whole(stored_id()),
@@ -94,22 +94,54 @@ pub(in crate::http) async fn create(
         parameters: request.parameters(),
         streams,
     };
-    let call = Call::begin(&app, &tenant, ask).await?;
-    let round = call.round_id();
-    // A round that waits for its client has several responses.
-    let [a, b, c, d, ..] = SystemEntropy.bytes();
-    let part = u32::from_be_bytes([a, b, c, d]);
+    let mut call = Call::begin(&app, &tenant, ask).await?;
+    let place = call.place();
     let id = match conversation {
-        Some(digits) => format!("resp_{digits}_{round}_{part:08x}"),
-        None => format!("resp_{round}_{part:08x}"),
+        Some(digits) => stored::id(&digits, place),
+        None => {
+            let [a, b, c, d, ..] = SystemEntropy.bytes();
+            let part = u32::from_be_bytes([a, b, c, d]);
+            format!("resp_{}_{part:08x}", place.round)
+        }
     };
-    let mut response = begun(id, model, store, request);
+    let response = begun(id, model, store, request);
+    if is_background {
+        call.detach();
+    }
     if streams {
         return Ok(respond(&app, call, Events::new(response)));
     }
+    if is_background {
+        return Ok(Json(response).into_response());
+    }
     let ended = call.end(&app).await?;
-    let is_silent = ended.text.is_empty();
-    if !is_silent {
+    Ok(Json(whole(response, &ended)).into_response())
+}
+
+/// Refuses what an answer without it would misrepresent.
+fn refuse(request: &ResponseRequest) -> Result<(), Problem> {
+    let is_given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
+    if request.background == Some(true) && request.store == Some(false) {
+        let detail = "needs `store`: a response in the background is read from what is stored";
+        return Err(unsupported("/background", detail));
+    }
+    if is_given(&request.conversation) {
+        let detail = "is a conversation of OpenAI's servers; use `previous_response_id`";
+        return Err(unsupported("/conversation", detail));
+    }
+    if is_given(&request.prompt) {
+        let detail = "is a prompt of OpenAI's servers; send `instructions` and `input`";
+        return Err(unsupported("/prompt", detail));
+    }
+    if request.top_logprobs.is_some_and(|count| count > 0) {
+        return Err(unsupported("/top_logprobs", "logprobs are not supported"));
+    }
+    Ok(())
+}
+
+/// A response that has ended, as one document.
+fn whole(mut response: ResponseShown, ended: &Ended) -> ResponseShown {
+    if !ended.text.is_empty() {
         let id = item_id("msg", &response, 0);
         response.output.push(Item::message(&id, Some(&ended.text)));
     }
@@ -117,28 +149,8 @@ pub(in crate::http) async fn create(
         let id = item_id("fc", &response, response.output.len());
         response.output.push(Item::call(&id, tool_use, true));
     }
-    ended_as(&mut response, &ended);
-    Ok(Json(response).into_response())
-}
-
-/// Deletes a stored response, with all responses of its conversation.
-#[utoipa::path(
-    delete, path = "/openai/v1/responses/{response_id}", tag = "openai",
-    params(("response_id" = String, Path, description = "The id of a stored response")),
-    responses((status = 200, description = "It is deleted")),
-)]
-pub(in crate::http) async fn delete(
-    State(app): State<App>,
-    Caller(tenant): Caller,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
-    let (conversation, _) = parsed(&id).ok_or_else(|| Problem::not_found("response"))?;
-    let known = app.known(&tenant, &conversation).await;
-    let (_, conversation) = known.map_err(not_found)?;
-    conversation.delete().await?;
-    Ok(Json(
-        json!({ "id": id, "object": "response", "deleted": true }),
-    ))
+    ended_as(&mut response, ended);
+    response
 }
 
 /// The response before its end.
@@ -152,6 +164,7 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
         object: "response",
         created_at: SystemClock.now().0 / 1000,
         status: "in_progress",
+        background: request.background,
         error: None,
         incomplete_details: None,
         instructions: request.instructions,
@@ -186,16 +199,16 @@ fn ended_as(response: &mut ResponseShown, ended: &Ended) {
         | StopReason::ContextTooLarge => Some("max_output_tokens"),
         _ => None,
     };
-    response.status = if reason.is_some() {
-        "incomplete"
-    } else {
-        "completed"
+    response.status = match (reason, ended.stop) {
+        (Some(_), _) => "incomplete",
+        (None, StopReason::Interrupted) => CANCELLED,
+        (None, _) => "completed",
     };
     response.incomplete_details = reason.map(|reason| Incomplete { reason });
     response.usage = Some(ended.usage.into());
 }
 
-/// Completes a response that failed while it was streamed.
+/// Completes a response that failed after it was named.
 fn failed_as(response: &mut ResponseShown, problem: Problem) {
     response.status = "failed";
     response.error = Some(ResponseError {
@@ -212,20 +225,6 @@ fn stored_id() -> String {
         .fold(STORED.to_owned(), |id, byte| format!("{id}{byte:02x}"))
 }
 
-/// The conversation and the round of a stored response.
-fn parsed(id: &str) -> Option<(String, RoundId)> {
-    let mut parts = id.strip_prefix("resp_")?.split('_');
-    let (digits, round) = (parts.next()?, parts.next()?);
-    Some((format!("{STORED}{digits}"), round.parse().ok()?))
-}
-
-fn not_found(problem: Problem) -> Problem {
-    match problem.status {
-        404 => Problem::not_found("response"),
-        _ => problem,
-    }
-}
-
 /// The conversation that a response after `previous` continues: that of `previous`, or a copy if
 /// another response followed it already.
 async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<String, Problem> {
@@ -233,7 +232,7 @@ async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<String
         let detail = "there is no such stored response";
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail).at("/previous_response_id")
     };
-    let (id, round) = parsed(previous).ok_or_else(missing)?;
+    let (id, Place { round, .. }) = stored::parsed(previous).ok_or_else(missing)?;
     let known = app.known(tenant, &id).await;
     let (_, conversation) = known.map_err(|problem| match problem.status {
         404 | 422 => missing(),

@@ -1,23 +1,28 @@
 //! Streams a call as the events of a response.
 
-use axum::body::Bytes;
 use callboard_actors::chat::ToolUseBlock;
 use serde_json::{Value, json};
 
 use super::{
-    ended_as, failed_as,
+    CANCELLED, ended_as, failed_as,
     wire::{Item, ResponseShown, TextPart},
 };
 use crate::http::{
-    compat::{Encoder, Ended, Out},
+    compat::{Encoder, Ended, Out, event as framed},
     error::Problem,
 };
 
 /// Writes the events of one response.
+///
+/// A piece of text is numbered by its last character: each character counts as one event. So the
+/// same place of a response has the same number however its text was cut into pieces, and a client
+/// continues where it was, also when only the whole message is left.
 pub(super) struct Events {
     response: ResponseShown,
     /// The number of the next event.
     number: u64,
+    /// The last event that the client has.
+    after: Option<u64>,
     /// The text of the message so far; `None` before it begins.
     text: Option<String>,
 }
@@ -27,17 +32,32 @@ impl Events {
         Self {
             response,
             number: 0,
+            after: None,
             text: None,
         }
     }
 
-    fn send(&mut self, kind: &str, mut event: Value, out: &mut Out) {
+    /// The events of a response again, from the one after `after` on.
+    pub(super) fn after(self, after: Option<u64>) -> Self {
+        Self { after, ..self }
+    }
+
+    fn send(&mut self, kind: &str, event: Value, out: &mut Out) {
+        let number = self.number;
+        self.number += 1;
+        self.write(kind, number, event, out);
+    }
+
+    /// Writes an event unless the client has it.
+    fn write(&self, kind: &str, number: u64, mut event: Value, out: &mut Out) {
+        if self.after.is_some_and(|after| number <= after) {
+            return;
+        }
         if let Value::Object(fields) = &mut event {
             fields.insert("type".into(), json!(kind));
-            fields.insert("sequence_number".into(), json!(self.number));
+            fields.insert("sequence_number".into(), json!(number));
         }
-        self.number += 1;
-        out.push_back(Bytes::from(format!("event: {kind}\ndata: {event}\n\n")));
+        out.push_back(framed(kind, &event));
     }
 
     /// The id of the message item.
@@ -91,7 +111,11 @@ impl Events {
     }
 
     fn end(&mut self, out: &mut Out) {
-        let kind = format!("response.{}", self.response.status);
+        let kind = match self.response.status {
+            // Their clients know no event of this name, and wait for one of three.
+            CANCELLED => "response.incomplete".to_owned(),
+            status => format!("response.{status}"),
+        };
         self.send(&kind, json!({ "response": self.response }), out);
     }
 }
@@ -110,10 +134,21 @@ impl Encoder for Events {
         if let Some(all) = &mut self.text {
             all.push_str(text);
         }
+        let first = self.number;
+        self.number += text.chars().count() as u64;
+        let Some(number) = self.number.checked_sub(1).filter(|last| *last >= first) else {
+            return; // an empty piece
+        };
+        // The client may have the beginning of this piece.
+        let known = self
+            .after
+            .map_or(0, |after| after.saturating_add(1).saturating_sub(first));
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
+        let delta: String = text.chars().skip(known).collect();
         let delta = json!({
-            "item_id": self.message_id(), "output_index": 0, "content_index": 0, "delta": text, "logprobs": []
+            "item_id": self.message_id(), "output_index": 0, "content_index": 0, "delta": delta, "logprobs": []
         });
-        self.send("response.output_text.delta", delta, out);
+        self.write("response.output_text.delta", number, delta, out);
     }
 
     fn ended(&mut self, ended: &Ended, out: &mut Out) {
@@ -136,4 +171,58 @@ impl Encoder for Events {
 pub(super) fn item_id(kind: &str, response: &ResponseShown, index: usize) -> String {
     let round = response.id.trim_start_matches("resp_");
     format!("{kind}_{round}_{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use callboard_actors::{chat::Usage, stream::StopReason};
+
+    use super::{super::wire::ResponseRequest, *};
+
+    fn events() -> Events {
+        let request = json!({ "model": "m", "input": "go" });
+        let request: ResponseRequest = serde_json::from_value(request).unwrap();
+        let response = super::super::begun("resp_1".into(), "m".into(), true, request);
+        Events::new(response)
+    }
+
+    /// The numbers and deltas of a response whose text comes in these pieces.
+    fn sent(mut events: Events, pieces: &[&str]) -> Vec<(u64, String)> {
+        let mut out = Out::new();
+        events.begin(&mut out);
+        pieces.iter().for_each(|piece| events.text(piece, &mut out));
+        let ended = Ended {
+            text: pieces.concat(),
+            thoughts: Vec::new(),
+            calls: Vec::new(),
+            stop: StopReason::EndTurn,
+            usage: Usage::default(),
+        };
+        events.ended(&ended, &mut out);
+        let read = |bytes: &axum::body::Bytes| {
+            let text = std::str::from_utf8(bytes).unwrap();
+            let (_, data) = text.split_once("\ndata: ").unwrap();
+            let data: Value = serde_json::from_str(data).unwrap();
+            let delta = data["delta"].as_str().unwrap_or_default().to_owned();
+            (data["sequence_number"].as_u64().unwrap(), delta)
+        };
+        out.iter().map(read).collect()
+    }
+
+    #[test]
+    fn a_client_continues_anywhere_however_the_text_is_cut_now() {
+        let whole = sent(events(), &["hé", "llo", " you"]);
+        let (last, _) = *whole.last().unwrap();
+
+        for (after, _) in &whole {
+            let seen = whole.iter().filter(|(number, _)| number <= after);
+            let rest = sent(events().after(Some(*after)), &["héllo you"]);
+
+            assert!(rest.iter().all(|(number, _)| number > after));
+            let text: String = seen.chain(&rest).map(|(_, delta)| &**delta).collect();
+            assert_eq!(text, "héllo you", "after {after}");
+        }
+        assert_eq!(sent(events().after(Some(last)), &["héllo you"]), []);
+        assert_eq!(sent(events().after(Some(u64::MAX)), &["héllo you"]), []);
+    }
 }

@@ -25,9 +25,20 @@ pub(in crate::http) struct ResponseRequest {
     /// Whether to answer with server-sent events; `false` if absent.
     #[serde(default)]
     pub(super) stream: Option<bool>,
-    /// Only `false` is supported.
+    /// Whether to answer at once, while the model works; `false` if absent. Needs `store`.
     #[serde(default)]
     pub(super) background: Option<bool>,
+    /// Refused with 422: conversations of OpenAI's servers.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) conversation: Option<Value>,
+    /// Refused with 422: prompts that are stored on OpenAI's servers.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub(super) prompt: Option<Value>,
+    /// Only 0 is supported.
+    #[serde(default)]
+    pub(super) top_logprobs: Option<u32>,
     /// Functions that the client runs, at most 128, none with the name of a tool of the host.
     #[serde(default)]
     #[schema(value_type = Option<Vec<Object>>)]
@@ -89,8 +100,11 @@ pub(in crate::http) struct ResponseShown {
     pub(super) object: &'static str,
     /// Start of the response, in seconds since 1970.
     pub(super) created_at: u64,
-    /// `in_progress`, `completed`, `incomplete` or `failed`.
+    /// `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`.
     pub(super) status: &'static str,
+    /// Whether the response works without its client; absent when it is read again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) background: Option<bool>,
     /// Why the response failed.
     pub(super) error: Option<ResponseError>,
     /// Why the response is cut.
@@ -149,6 +163,22 @@ pub(in crate::http) struct ResponseError {
 pub(in crate::http) struct Incomplete {
     /// `max_output_tokens` or `content_filter`.
     pub(super) reason: &'static str,
+}
+
+/// A page of the items that a request brought.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::http) struct ItemList {
+    /// Always `list`; part of OpenAI's form.
+    pub(super) object: &'static str,
+    /// Messages, calls, and outputs of calls.
+    #[schema(value_type = Vec<Object>)]
+    pub(super) data: Vec<Value>,
+    /// Id of the first item of the page.
+    pub(super) first_id: Option<String>,
+    /// Id of the last one, for `after`.
+    pub(super) last_id: Option<String>,
+    /// Whether more follow.
+    pub(super) has_more: bool,
 }
 
 /// Tokens of a response.

@@ -17,15 +17,8 @@ async fn a_call_at_its_client_survives_a_kill_and_its_result_continues_the_round
     ])
     .await;
     let home = Home::new();
-    std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
     let acme = Key::new(&home);
-    let config = format!(
-        "[sandbox]\nmode = \"none\"\n[[provider]]\nname = \"p\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n\
-         [[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
-        model.url(),
-        acme.hash
-    );
-    configure(&home, &config);
+    serve_for(&home, &model, &acme);
     let mut served = Served::start(&home, &[]);
     let prompt = json!({
         "content": "Do I need an umbrella?",
@@ -99,6 +92,112 @@ async fn a_call_at_its_client_survives_a_kill_and_its_result_continues_the_round
         last.get("tool_choice")
             .is_none_or(|choice| choice["type"] == "auto")
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_response_is_read_again_after_a_kill_of_the_host() {
+    let model = ModelServer::start([
+        Reply::events(anthropic_tool("weather", &json!({ "city": "Oslo" }))),
+        Reply::events(anthropic_text("Take an umbrella.")),
+    ])
+    .await;
+    let home = Home::new();
+    let acme = Key::new(&home);
+    serve_for(&home, &model, &acme);
+    let mut served = Served::start(&home, &[]);
+    let responses = "/openai/v1/responses";
+    let ask = async |served: &Served, more: Value| {
+        let mut wanted = json!({ "model": "default" });
+        wanted
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let sent = served
+            .ask(Method::POST, responses, &acme.key, Some(wanted))
+            .await;
+        assert_eq!(sent.status, StatusCode::OK, "{sent:?}");
+        sent.body
+    };
+    let tool = json!([{ "type": "function", "name": "weather" }]);
+    let more = json!({ "input": "Do I need an umbrella?", "instructions": "Be brief.", "tools": tool, "background": true });
+    let first = ask(&served, more).await;
+    let first = format!("{responses}/{}", first["id"].as_str().unwrap());
+    let at_client = served
+        .text(
+            Method::GET,
+            &format!("{first}?stream=true"),
+            &acme.key,
+            None,
+            &[],
+        )
+        .await;
+    served.signal("KILL");
+    served.wait_for_end();
+    drop(served);
+
+    let served = Served::start(&home, &[]);
+    let again = served.get(&first, &acme.key).await.body;
+    assert_eq!(
+        (&again["status"], &again["instructions"]),
+        (&json!("completed"), &json!("Be brief."))
+    );
+    let call = &again["output"][0];
+    assert_eq!(
+        (&call["type"], &call["call_id"]),
+        (&json!("function_call"), &json!("t1"))
+    );
+    let replayed = served
+        .text(
+            Method::GET,
+            &format!("{first}?stream=true"),
+            &acme.key,
+            None,
+            &[],
+        )
+        .await;
+    assert_eq!(
+        kinds(&replayed),
+        kinds(&at_client),
+        "the same events with the same numbers"
+    );
+    let output = json!([{ "type": "function_call_output", "call_id": "t1", "output": "rain" }]);
+    let second = ask(
+        &served,
+        json!({ "previous_response_id": again["id"], "input": output }),
+    )
+    .await;
+    assert_eq!(
+        second["output"][0]["content"][0]["text"], "Take an umbrella.",
+        "{second}"
+    );
+    let cancelled = format!("{first}/cancel");
+    let cancelled = served.ask(Method::POST, &cancelled, &acme.key, None).await;
+    assert_eq!(
+        cancelled.body["output"], again["output"],
+        "it had ended: {cancelled:?}"
+    );
+}
+
+/// The kinds and numbers of the events of a response.
+fn kinds(events: &str) -> Vec<(Value, Value)> {
+    let data = events
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    let data = data.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    data.map(|event| (event["type"].clone(), event["sequence_number"].clone()))
+        .collect()
+}
+
+/// Configures a host with one tenant and this model.
+fn serve_for(home: &Home, model: &ModelServer, key: &Key) {
+    std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
+    let config = format!(
+        "[sandbox]\nmode = \"none\"\n[[provider]]\nname = \"p\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n\
+         [[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+        model.url(),
+        key.hash
+    );
+    configure(home, &config);
 }
 
 async fn waits_for_client(served: &Served, key: &Key) {

@@ -1,0 +1,302 @@
+//! Stored responses: reading one, also as a stream that continues, cancelling and deleting it.
+//!
+//! Nothing is kept for a response beside its conversation. Its id names the conversation, the round
+//! and the entry behind which it begins, and the rest is read from the journal.
+
+use std::convert::Infallible;
+
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use callboard_actors::{
+    host::ConversationHandle,
+    ids::{Scope, Seq, TenantId},
+};
+use futures_util::stream;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use utoipa::IntoParams;
+
+use super::{
+    STORED, failed_as,
+    journal::{self, Brought},
+    stream::Events,
+    whole,
+    wire::{ItemList, ResponseShown},
+};
+use crate::http::{
+    answer_body::answer_body,
+    answer_room::ConnectionRoom,
+    auth::Caller,
+    compat::{Call, Ended, Place, respond},
+    error::Problem,
+    routes::{Path, Query, events::has_round},
+    shared::App,
+};
+
+/// Items on a page if the client sets no limit.
+const PAGE: usize = 20;
+
+/// Largest page, in items.
+const PAGE_MAX: usize = 100;
+
+/// Room that is reserved before the items are read; a larger answer waits for more.
+const ITEMS_BYTES: usize = 64 * 1024;
+
+/// How a stored response is read.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct ReadQuery {
+    /// Whether to answer with the events of the response; `false` if absent.
+    #[serde(default)]
+    stream: bool,
+    /// The `sequence_number` of the last event that the client has. The stream continues behind it.
+    starting_after: Option<u64>,
+}
+
+/// Which items are listed.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(in crate::http) struct ItemsQuery {
+    /// The id of the item behind which the page begins.
+    after: Option<String>,
+    /// Items on the page, 1 to 100; 20 if absent.
+    limit: Option<usize>,
+    /// `asc`, or `desc` for the last item first; `desc` if absent.
+    order: Option<String>,
+}
+
+/// The id of a stored response.
+pub(super) fn id(digits: &str, place: Place) -> String {
+    format!("resp_{digits}_{}_{}", place.round, place.begins_at.0)
+}
+
+/// The conversation of a stored response, and its place there.
+pub(super) fn parsed(id: &str) -> Option<(String, Place)> {
+    let mut parts = id.strip_prefix("resp_")?.split('_');
+    let (digits, round, begins_at) = (parts.next()?, parts.next()?, parts.next()?);
+    let place = Place {
+        round: round.parse().ok()?,
+        begins_at: Seq(begins_at.parse().ok()?),
+    };
+    Some((format!("{STORED}{digits}"), place))
+}
+
+/// The conversation of a stored response.
+pub(in crate::http) fn conversation_of(id: &str) -> Option<String> {
+    parsed(id).map(|(conversation, _)| conversation)
+}
+
+/// A response that is stored.
+struct Stored {
+    id: String,
+    model: String,
+    scope: Scope,
+    conversation: ConversationHandle,
+    place: Place,
+}
+
+impl Stored {
+    /// # Errors
+    /// 404, with the same text for an unknown response and for another tenant's.
+    async fn find(app: &App, tenant: &TenantId, id: String) -> Result<Self, Problem> {
+        let missing = || Problem::not_found("response");
+        let (name, place) = parsed(&id).ok_or_else(missing)?;
+        let known = app.known(tenant, &name).await;
+        let (scope, conversation) = known.map_err(|problem| match problem.status {
+            404 | 422 => missing(),
+            _ => problem,
+        })?;
+        if !has_round(app, &scope, &conversation, place.round).await? {
+            return Err(missing());
+        }
+        Ok(Self {
+            id,
+            model: app.host.setup_of(tenant).model.to_string(),
+            scope,
+            conversation,
+            place,
+        })
+    }
+
+    async fn brought(&self) -> Result<Brought, Problem> {
+        let found = journal::brought(&self.conversation, self.place).await?;
+        found.ok_or_else(|| Problem::not_found("response"))
+    }
+
+    /// The response before its end, as far as its request is stored.
+    async fn begun(&self) -> Result<ResponseShown, Problem> {
+        let brought = self.brought().await?;
+        Ok(brought.response(self.id.clone(), self.model.clone()))
+    }
+
+    fn call(&self, app: &App) -> Result<Call, Problem> {
+        Call::again(app, &self.scope, self.place, None)
+    }
+}
+
+/// The response with what became of it; without an end, it is in progress.
+fn at(mut response: ResponseShown, end: Option<Result<Ended, Problem>>) -> ResponseShown {
+    match end {
+        None => response,
+        Some(Ok(ended)) => whole(response, &ended),
+        Some(Err(problem)) => {
+            failed_as(&mut response, problem);
+            response
+        }
+    }
+}
+
+/// Reads a stored response.
+///
+/// With `stream=true` its events, from the beginning or behind `starting_after`: those that are over,
+/// and those to come. A client that disconnects cancels nothing. What the request brought is read
+/// from the journal, which has neither `metadata` nor `previous_response_id`.
+#[utoipa::path(
+    get, path = "/openai/v1/responses/{response_id}", tag = "openai",
+    params(("response_id" = String, Path, description = "The id of a stored response"), ReadQuery),
+    responses((status = 200, description = "The response; with `stream`, its events", body = ResponseShown)),
+)]
+pub(in crate::http) async fn get(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+    Query(query): Query<ReadQuery>,
+) -> Result<Response, Problem> {
+    let stored = Stored::find(&app, &tenant, id).await?;
+    if query.stream {
+        let watching = app.watch(&tenant)?;
+        let response = stored.begun().await?;
+        let call = Call::again(&app, &stored.scope, stored.place, Some(watching))?;
+        let events = Events::new(response).after(query.starting_after);
+        return Ok(respond(&app, call, events));
+    }
+    let response = stored.begun().await?;
+    let end = stored.call(&app)?.end_now().await;
+    Ok(Json(at(response, end)).into_response())
+}
+
+/// Cancels a response that is in progress.
+///
+/// Answers with the response when it has ended: its status is then `cancelled`. One that had ended
+/// is answered as it is. 409 while another response of the same conversation is before it.
+#[utoipa::path(
+    post, path = "/openai/v1/responses/{response_id}/cancel", tag = "openai",
+    params(("response_id" = String, Path, description = "The id of a stored response")),
+    responses((status = 200, description = "The response", body = ResponseShown)),
+)]
+pub(in crate::http) async fn cancel(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<ResponseShown>, Problem> {
+    let stored = Stored::find(&app, &tenant, id).await?;
+    let response = stored.begun().await?;
+    let mut call = stored.call(&app)?;
+    if let Some(end) = call.end_now().await {
+        return Ok(Json(at(response, Some(end))));
+    }
+    let state = stored.conversation.state().await?;
+    match state.round {
+        Some(open) if open.id == stored.place.round => stored.conversation.interrupt().await?,
+        // It ended in between.
+        None => {}
+        Some(_) => {
+            let detail = "another response of this conversation is running; cancel that one first";
+            return Err(Problem::new(
+                StatusCode::CONFLICT,
+                "conversation_busy",
+                detail,
+            ));
+        }
+    }
+    let end = call.end(&app).await;
+    if let Err(problem) = &end
+        && problem.code == Problem::draining().code
+    {
+        return Err(problem.clone());
+    }
+    Ok(Json(at(response, Some(end))))
+}
+
+/// Lists what the request of a response brought: its messages, or the outputs of the client's tools.
+#[utoipa::path(
+    get, path = "/openai/v1/responses/{response_id}/input_items", tag = "openai",
+    params(("response_id" = String, Path, description = "The id of a stored response"), ItemsQuery),
+    responses((status = 200, description = "A page of the items", body = ItemList)),
+)]
+pub(in crate::http) async fn input_items(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Extension(connection): Extension<ConnectionRoom>,
+    Path(id): Path<String>,
+    Query(query): Query<ItemsQuery>,
+) -> Result<Response, Problem> {
+    let limit = query.limit.unwrap_or(PAGE);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        let detail = format!("must be 1 to {PAGE_MAX}");
+        return Err(Problem::bad_parameter("limit", detail));
+    }
+    let is_ascending = match query.order.as_deref() {
+        Some("asc") => true,
+        None | Some("desc") => false,
+        Some(_) => return Err(Problem::bad_parameter("order", "must be `asc` or `desc`")),
+    };
+    let stored = Stored::find(&app, &tenant, id).await?;
+    // Reserved before the items are read, so that waiting requests hold nothing.
+    let mut room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
+    let mut items = stored.brought().await?.into_items(stored.place.round);
+    if !is_ascending {
+        items.reverse();
+    }
+    if let Some(after) = &query.after {
+        let is_it = |item: &Value| item["id"] == **after;
+        let at = items.iter().position(is_it);
+        let at = at.ok_or_else(|| Problem::bad_parameter("after", "there is no such item"))?;
+        items.drain(..=at);
+    }
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let id_of = |item: Option<&Value>| item.and_then(|item| item["id"].as_str()).map(str::to_owned);
+    let page = ItemList {
+        object: "list",
+        first_id: id_of(items.first()),
+        last_id: id_of(items.last()),
+        has_more,
+        data: items,
+    };
+    let bytes = serde_json::to_vec(&page).unwrap_or_default();
+    room.resize(bytes.len()).await?;
+    let headers = [
+        (
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        ),
+        (header::CONTENT_LENGTH, HeaderValue::from(bytes.len())),
+    ];
+    let body = stream::iter([Ok::<_, Infallible>(Bytes::from(bytes))]);
+    let pause_max = app.config.bounds.write_pause_max;
+    Ok((headers, answer_body(body, room, pause_max)).into_response())
+}
+
+/// Deletes a stored response, with all responses of its conversation.
+#[utoipa::path(
+    delete, path = "/openai/v1/responses/{response_id}", tag = "openai",
+    params(("response_id" = String, Path, description = "The id of a stored response")),
+    responses((status = 200, description = "It is deleted")),
+)]
+pub(in crate::http) async fn delete(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let stored = Stored::find(&app, &tenant, id).await?;
+    stored.conversation.delete().await?;
+    Ok(Json(
+        json!({ "id": stored.id, "object": "response", "deleted": true }),
+    ))
+}
