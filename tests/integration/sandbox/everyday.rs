@@ -254,6 +254,12 @@ fn rows() -> impl Iterator<Item = (usize, &'static (&'static str, &'static str))
         .filter(move |(_, (program, _))| !is_second || BY_RIGHTS.contains(program))
 }
 
+/// Whether a row is tried behind a boundary: behind each in the gate, and in a usual run behind one,
+/// the boundaries in turn.
+fn is_tried(row: usize, boundary: usize, boundaries: usize) -> bool {
+    TestSize::of_this_run() != TestSize::Usual || row % boundaries == boundary
+}
+
 /// Runs the table behind each boundary, a few rows at a time. Returns the rows whose result differs
 /// from that without a sandbox.
 async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
@@ -284,7 +290,11 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
             return None;
         }
         let mut came = Vec::new();
-        for boundary in only {
+        for (at, boundary) in only.iter().enumerate() {
+            if !is_tried(row, at, only.len()) {
+                came.push(None);
+                continue;
+            }
             let inside = in_boundary(&repository, *boundary, row, command).await;
             let same = inside.as_ref().is_ok_and(|(came, _)| *came == bare);
             if !same {
@@ -294,14 +304,14 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
                 )
                 .unwrap();
             }
-            came.push(same);
+            came.push(Some(same));
         }
         Some((*command, came))
     });
     let rows: Vec<_> = rows.buffered(2).filter_map(async |row| row).collect().await;
     let of = |at: usize| {
         rows.iter()
-            .filter(|(_, came)| !came[at])
+            .filter(|(_, came)| came[at] == Some(false))
             .map(|(command, _)| *command)
             .collect::<Vec<_>>()
     };
@@ -310,12 +320,12 @@ async fn measured(only: &[Boundary]) -> Vec<(Boundary, Vec<&'static str>)> {
         .enumerate()
         .map(|(at, boundary)| (*boundary, of(at)))
         .collect();
-    for (boundary, failed) in &other {
+    for (at, (boundary, failed)) in other.iter().enumerate() {
+        let tried = rows.iter().filter(|(_, came)| came[at].is_some()).count();
         writeln!(
             &mut std::io::stderr(),
-            "note: {boundary:?}: {} of {} everyday commands work",
-            rows.len() - failed.len(),
-            rows.len()
+            "note: {boundary:?}: {} of {tried} everyday commands work",
+            tried - failed.len()
         )
         .unwrap();
     }
