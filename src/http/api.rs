@@ -700,6 +700,18 @@ pub(super) struct Event {
     pub(super) kind: String,
 }
 
+/// A server-sent event.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[allow(dead_code, reason = "the document's picture of a frame")]
+pub(super) struct EventFrame {
+    /// Position in the stream; the compatible APIs have none.
+    pub(super) id: Option<String>,
+    /// Kind of the event; Chat Completions has none.
+    pub(super) event: Option<String>,
+    /// The event as JSON: under `/v1/conversations` in the form of `Event`.
+    pub(super) data: String,
+}
+
 /// A decision on a tool call that awaits approval.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

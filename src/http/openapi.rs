@@ -11,7 +11,7 @@ use utoipa::{
     },
 };
 
-use super::{anthropic, error::Problem, openai};
+use super::{anthropic, api::Event, error::Problem, openai};
 
 /// The scheme of a tenant's key.
 const TENANT: &str = "tenant_key";
@@ -22,7 +22,7 @@ const OPERATOR: &str = "admin_key";
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Callboard", description = "The HTTP host of Callboard, a runtime for LLM agents: conversations of many tenants, event streams and an OpenAI-compatible API."),
-    components(schemas(Problem, openai::ChatError, anthropic::ErrorShown)),
+    components(schemas(Problem, Event, openai::ChatError, anthropic::ErrorShown)),
     tags(
         (name = "conversations", description = "Messages, events and stored conversations; needs a tenant's key"),
         (name = "control", description = "Interrupt, approve, steer, compact and fork conversations; needs a tenant's key"),

@@ -166,6 +166,13 @@ async fn python_with_tools(test: &str, name: &'static str, package: &str, promis
         let reason = format!("the Python package `{package}` is not in target/clients/python");
         return skipped(test, &reason);
     }
+    let mut client = script("python3", name);
+    client.env("PYTHONPATH", &modules);
+    with_tools(client, promises).await;
+}
+
+/// Runs a client against a host whose model calls the client's tool.
+async fn with_tools(mut client: Command, promises: usize) {
     let model = weather_model().await;
     let provider = format!(
         "kind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"",
@@ -173,8 +180,7 @@ async fn python_with_tools(test: &str, name: &'static str, package: &str, promis
     );
     let run = move || {
         let (serve, _folder) = serve(&provider);
-        let mut client = script("python3", name);
-        client.args([&serve.1, KEY]).env("PYTHONPATH", &modules);
+        client.args([&serve.1, KEY]);
         keeps(client, promises);
     };
     tokio::task::spawn_blocking(run).await.unwrap();
@@ -196,6 +202,20 @@ async fn the_official_openai_client_is_served_responses() {
 async fn the_official_anthropic_client_is_served() {
     let name = "the_official_anthropic_client_is_served";
     python_with_tools(name, "anthropic_client.py", "anthropic", 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_official_anthropic_client_for_javascript_is_served() {
+    let modules = packages().join("node_modules");
+    if !modules.join("@anthropic-ai/sdk").is_dir() || !is_there("node") {
+        return skipped(
+            "the_official_anthropic_client_for_javascript_is_served",
+            "node or its package `@anthropic-ai/sdk` is not in target/clients",
+        );
+    }
+    let mut client = script("node", "anthropic_client.mjs");
+    client.env("CLIENT_MODULES", &modules);
+    with_tools(client, 2).await;
 }
 
 /// A model that writes a file with the tool of Codex that runs commands, and is done when it has the

@@ -176,8 +176,8 @@ pub(super) fn tool_choice(choice: Option<&ChoiceTaken>) -> Result<Option<ToolCho
     }
 }
 
-/// How the model is asked to answer. `takes_thinking` says whether the provider has thoughts that
-/// can be turned off.
+/// How the model is asked to answer. `takes_thinking` says whether the provider has such a setting:
+/// clients ask for thoughts of any model, and one without thoughts answers all the same.
 pub(super) fn parameters(
     request: &MessagesRequest,
     takes_thinking: bool,
@@ -208,8 +208,8 @@ pub(super) fn parameters(
 fn thinking(asked: &ThinkingTaken, takes_thinking: bool) -> Result<Option<Thinking>, Problem> {
     match (asked.kind.as_str(), asked.budget_tokens) {
         ("disabled", _) => Ok(takes_thinking.then_some(Thinking::Off)),
-        ("adaptive", _) => Ok(Some(Thinking::Adaptive)),
-        ("enabled", Some(tokens)) => Ok(Some(Thinking::Budget(tokens))),
+        ("adaptive", _) => Ok(takes_thinking.then_some(Thinking::Adaptive)),
+        ("enabled", Some(tokens)) => Ok(takes_thinking.then_some(Thinking::Budget(tokens))),
         ("enabled", None) => Err(Problem::invalid("/thinking/budget_tokens", "is required")),
         _ => Err(Problem::invalid(
             "/thinking/type",

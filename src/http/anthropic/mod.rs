@@ -24,6 +24,7 @@ use self::{
     },
 };
 use super::{
+    api::EventFrame,
     auth::Caller,
     body::Messages,
     compat::{
@@ -56,7 +57,7 @@ pub(super) fn fuzz(data: &[u8]) {
 /// comes in `x-api-key`, or as a bearer token.
 #[utoipa::path(
     post, path = "/anthropic/v1/messages", tag = "anthropic", request_body = MessagesRequest,
-    responses((status = 200, description = "The message; with `stream`, its events", body = MessageShown)),
+    responses((status = 200, description = "The message; with `stream`, its events", content((MessageShown = "application/json"), (EventFrame = "text/event-stream")))),
 )]
 pub(super) async fn create(
     State(app): State<App>,

@@ -24,6 +24,7 @@ use self::{
     },
 };
 use super::{
+    api::EventFrame,
     auth::Caller,
     body::Messages,
     compat::{
@@ -89,7 +90,7 @@ pub(super) fn fuzz(data: &[u8]) {
 #[utoipa::path(
     post, path = "/openai/v1/chat/completions", tag = "openai", request_body = ChatRequest,
     params(("X-Conversation-Id" = Option<String>, Header, description = "The conversation that the call belongs to")),
-    responses((status = 200, description = "The answer; with `stream`, chunks and `[DONE]`", body = ChatCompletion)),
+    responses((status = 200, description = "The answer; with `stream`, chunks and `[DONE]`", content((ChatCompletion = "application/json"), (EventFrame = "text/event-stream")))),
 )]
 pub(super) async fn chat(
     State(app): State<App>,

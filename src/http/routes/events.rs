@@ -13,7 +13,7 @@ use callboard_actors::{
 
 use super::{Path, Query, single_header};
 use crate::http::{
-    api::{Event, WatchFrom},
+    api::{EventFrame, WatchFrom},
     auth::{Caller, CallerKey},
     error::Problem,
     shared::App,
@@ -34,7 +34,7 @@ use crate::http::{
         ("Last-Event-ID" = Option<String>, Header, description = "Start after the event with this id"),
     ),
     responses(
-        (status = 200, description = "The events, each with `id`, `event` (its type) and `data`", body = Event, content_type = "text/event-stream"),
+        (status = 200, description = "The events, each with `id`, `event` (its type) and `data`", body = EventFrame, content_type = "text/event-stream"),
         (status = 204, description = "The round has ended, and the cursor is at its last event"),
     ),
 )]

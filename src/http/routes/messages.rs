@@ -24,7 +24,8 @@ use crate::http::{
     answer_body::answer_body,
     answer_room::{AnswerRoom, ConnectionRoom},
     api::{
-        Accepted, Answer, DEADLINE_MS_MAX, Event, History, HistoryPage, MessageForm, MessageRequest,
+        Accepted, Answer, DEADLINE_MS_MAX, EventFrame, History, HistoryPage, MessageForm,
+        MessageRequest,
     },
     auth::{Caller, CallerKey},
     body::Messages,
@@ -62,7 +63,7 @@ pub(super) const PAGE_MAX: usize = 1000;
         ("Prefer" = Option<String>, Header, description = "`respond-async`: answer 202 at once"),
     ),
     responses(
-        (status = 200, description = "The round's result, or its events", content((Answer = "application/json"), (Event = "text/event-stream"))),
+        (status = 200, description = "The round's result, or its events", content((Answer = "application/json"), (EventFrame = "text/event-stream"))),
         (status = 202, description = "The prompt is stored; `Location` is the path of its events", body = Accepted),
         (status = 409, description = "`conversation_busy`: a round is open and `on_busy` is `reject`", body = Problem, content_type = "application/problem+json"),
     ),

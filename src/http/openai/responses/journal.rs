@@ -12,8 +12,9 @@ use callboard_actors::{
     journal::{Entry, EntryBody},
     time::Timestamp,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
+use super::object;
 use super::wire::{ResponseError, ResponseShown};
 use crate::http::compat::{Place, instructions_in};
 
@@ -132,16 +133,18 @@ impl Brought {
             output: Vec::new(),
             parallel_tool_calls: true,
             previous_response_id: None,
-            reasoning: json!({ "effort": effort.map(|effort| effort.as_str()), "summary": null }),
+            reasoning: object(json!({
+                "effort": effort.map(|effort| effort.as_str()), "summary": null
+            })),
             store: true,
             temperature: parameters.and_then(|wish| wish.temperature).map(f64::from),
-            text: json!({ "format": format }),
+            text: object(json!({ "format": format })),
             tool_choice: choice(self.tools.as_deref().map(|brought| &brought.choice)),
             tools: tools.map(function).collect(),
             top_p: None,
             truncation: "disabled",
             usage: None,
-            metadata: json!({}),
+            metadata: Map::new(),
         }
     }
 

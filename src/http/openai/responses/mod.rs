@@ -19,7 +19,7 @@ use callboard_actors::{
     ports::{Clock as _, Entropy as _},
     stream::StopReason,
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use self::{
     items::{tools, transcript},
@@ -30,6 +30,7 @@ use super::convert::{tool_choice, unsupported};
 use crate::{
     clock::{SystemClock, SystemEntropy},
     http::{
+        api::EventFrame,
         auth::Caller,
         body::Messages,
         compat::{Ask, Bound, Call, Ended, Place, model::check_model, respond},
@@ -63,7 +64,7 @@ pub(super) fn fuzz(data: &[u8]) {
 /// response is answered at once, `in_progress`, or streamed, and goes on without its client.
 #[utoipa::path(
     post, path = "/openai/v1/responses", tag = "openai", request_body = ResponseRequest,
-    responses((status = 200, description = "The response; with `stream`, its events", body = ResponseShown)),
+    responses((status = 200, description = "The response; with `stream`, its events", content((ResponseShown = "application/json"), (EventFrame = "text/event-stream")))),
 )]
 pub(in crate::http) async fn create(
     State(app): State<App>,
@@ -157,7 +158,7 @@ fn whole(mut response: ResponseShown, ended: &Ended) -> ResponseShown {
 fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> ResponseShown {
     let text = request
         .text
-        .unwrap_or_else(|| json!({ "format": { "type": "text" } }));
+        .unwrap_or_else(|| object(json!({ "format": { "type": "text" } })));
     let offered = request.tools.unwrap_or_default().into_iter();
     ResponseShown {
         id,
@@ -175,7 +176,7 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
         previous_response_id: request.previous_response_id,
         reasoning: request
             .reasoning
-            .unwrap_or_else(|| json!({ "effort": null, "summary": null })),
+            .unwrap_or_else(|| object(json!({ "effort": null, "summary": null }))),
         store,
         temperature: request.temperature.map(f64::from),
         text,
@@ -184,7 +185,15 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
         top_p: None,
         truncation: "disabled",
         usage: None,
-        metadata: request.metadata.unwrap_or_else(|| json!({})),
+        metadata: request.metadata.unwrap_or_default(),
+    }
+}
+
+/// The fields of an object.
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
     }
 }
 
@@ -254,7 +263,7 @@ async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<String
 
 /// The JSON Schema that the answer must match, if `text.format` has one.
 fn schema(request: &ResponseRequest) -> Result<Option<RawJson>, Problem> {
-    let Some(format) = request.text.as_ref().map(|text| &text["format"]) else {
+    let Some(format) = request.text.as_ref().and_then(|text| text.get("format")) else {
         return Ok(None);
     };
     match (format["type"].as_str(), format.get("schema")) {

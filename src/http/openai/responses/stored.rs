@@ -31,6 +31,7 @@ use super::{
 use crate::http::{
     answer_body::answer_body,
     answer_room::ConnectionRoom,
+    api::EventFrame,
     auth::Caller,
     compat::{Call, Ended, Place, respond},
     error::Problem,
@@ -159,7 +160,7 @@ fn at(mut response: ResponseShown, end: Option<Result<Ended, Problem>>) -> Respo
 #[utoipa::path(
     get, path = "/openai/v1/responses/{response_id}", tag = "openai",
     params(("response_id" = String, Path, description = "The id of a stored response"), ReadQuery),
-    responses((status = 200, description = "The response; with `stream`, its events", body = ResponseShown)),
+    responses((status = 200, description = "The response; with `stream`, its events", content((ResponseShown = "application/json"), (EventFrame = "text/event-stream")))),
 )]
 pub(in crate::http) async fn get(
     State(app): State<App>,

@@ -2,7 +2,7 @@
 
 use callboard_actors::chat::{Effort, ModelParameters, Temperature, ToolUseBlock, Usage};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 /// A request for a response. Other fields of OpenAI's API are ignored.
@@ -50,11 +50,11 @@ pub(in crate::http) struct ResponseRequest {
     /// Form of the answer: `format` is text, or JSON that matches a schema.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) text: Option<Value>,
+    pub(super) text: Option<Map<String, Value>>,
     /// `effort`: `low`, `medium` or `high`.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) reasoning: Option<Value>,
+    pub(super) reasoning: Option<Map<String, Value>>,
     /// Tokens of the longest answer.
     #[serde(default)]
     pub(super) max_output_tokens: Option<u32>,
@@ -65,14 +65,15 @@ pub(in crate::http) struct ResponseRequest {
     /// Returned as it is.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) metadata: Option<Value>,
+    pub(super) metadata: Option<Map<String, Value>>,
 }
 
 impl ResponseRequest {
     /// How the model is asked to answer. An effort that this host does not know is left to the
     /// model.
     pub(super) fn parameters(&self) -> ModelParameters {
-        let effort = self.reasoning.as_ref().map(|wish| wish["effort"].clone());
+        let effort = self.reasoning.as_ref();
+        let effort = effort.and_then(|wish| wish.get("effort").cloned());
         ModelParameters {
             max_tokens: self.max_output_tokens,
             effort: effort.and_then(|effort| serde_json::from_value::<Effort>(effort).ok()),
@@ -124,16 +125,16 @@ pub(in crate::http) struct ResponseShown {
     pub(super) previous_response_id: Option<String>,
     /// As in the request.
     #[schema(value_type = Object)]
-    pub(super) reasoning: Value,
+    pub(super) reasoning: Map<String, Value>,
     /// Whether the response is stored.
     pub(super) store: bool,
     /// As in the request.
     pub(super) temperature: Option<f64>,
     /// As in the request.
     #[schema(value_type = Object)]
-    pub(super) text: Value,
+    pub(super) text: Map<String, Value>,
     /// As in the request.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Value)]
     pub(super) tool_choice: Value,
     /// As in the request.
     #[schema(value_type = Vec<Object>)]
@@ -146,7 +147,7 @@ pub(in crate::http) struct ResponseShown {
     pub(super) usage: Option<ResponseUsage>,
     /// As in the request.
     #[schema(value_type = Object)]
-    pub(super) metadata: Value,
+    pub(super) metadata: Map<String, Value>,
 }
 
 /// Why a response failed.
