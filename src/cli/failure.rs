@@ -82,6 +82,15 @@ impl Failure {
         ExitCode::from(self.exit)
     }
 
+    /// The failure as one line without the word `error`, for other programs.
+    pub(super) fn plain(&self) -> String {
+        let line = one_line(&self.line);
+        match &self.hint {
+            Some(hint) => format!("{line} (hint: {})", one_line(hint)),
+            None => line,
+        }
+    }
+
     /// Formats the failure as one line, whatever its parts contain.
     pub(super) fn text(&self, paint: Paint) -> String {
         let line = one_line(&self.line);

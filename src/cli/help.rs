@@ -10,7 +10,10 @@ const GROUPS: &[(&str, &[&str])] = &[
         "What models may use",
         &["tools", "mcp", "skills", "trust", "tokens"],
     ),
-    ("As a server", &["serve", "keys", "load", "mock-model"]),
+    (
+        "As a server",
+        &["serve", "acp", "keys", "load", "mock-model"],
+    ),
     (
         "Setup and help",
         &[

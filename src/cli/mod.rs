@@ -26,6 +26,7 @@ mod follow;
 mod session;
 mod run;
 mod chat;
+mod acp;
 mod fanout;
 mod eval;
 mod sessions;
@@ -84,6 +85,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
+    Acp(Box<acp::AcpArgs>),
     Fanout(Box<fanout::FanoutArgs>),
     /// Evaluations: run tasks, report, compare runs, list them, check tasks
     #[command(subcommand, disable_help_subcommand = true, after_help = eval::EXAMPLE)]
@@ -127,6 +129,7 @@ impl Command {
         match self {
             Self::Run(args) => args.project_use(),
             Self::Chat(args) => args.project_use(),
+            Self::Acp(args) => args.project_use(),
             Self::Fanout(args) => args.project_use(),
             Self::Tools(command) => command.project_use(),
             Self::Mcp(command) => command.project_use(),
@@ -224,6 +227,7 @@ async fn dispatch(
     match command {
         Command::Run(args) => Box::pin(run::run(&config?, args)).await,
         Command::Chat(args) => Box::pin(chat::run(&config?, args)).await,
+        Command::Acp(args) => Box::pin(acp::run(file, *args)).await,
         Command::Fanout(args) => Box::pin(fanout::run(&config?, *args)).await,
         Command::Eval(command) => Box::pin(eval::run(&config?, command)).await,
         Command::Sessions(command) => Box::pin(sessions::run(&config?, command)).await,

@@ -82,6 +82,12 @@ pub(super) fn announce(config: &Config, app: &App) {
     }
 }
 
+/// Reports wrong flags before anything is created.
+pub(super) fn check(config: &Config, overrides: &Overrides) -> Result<(), Failure> {
+    app::choose_provider(config, overrides, Purpose::Calls)?;
+    Ok(app::check_places(config, overrides)?)
+}
+
 impl Session {
     /// Opens a conversation. Unless `quiet`, prints provider, model and workspace, then notes, then
     /// the session.
@@ -101,10 +107,20 @@ impl Session {
                 Recovery::Close
             },
         )?;
-        // Report wrong flags before anything is created.
-        app::choose_provider(config, &overrides, Purpose::Calls)?;
-        app::check_places(config, &overrides)?;
+        check(config, &overrides)?;
         let sessions = Sessions::open(config, overrides.db.as_deref(), Opening::OrCreate).await?;
+        Self::open_in(config, &overrides, &sessions, id, resume, quiet).await
+    }
+
+    /// Opens a conversation of sessions that are open. [`check`] must have accepted the overrides.
+    pub(super) async fn open_in(
+        config: &Config,
+        overrides: &Overrides,
+        sessions: &Sessions,
+        id: Option<ConversationId>,
+        resume: bool,
+        quiet: bool,
+    ) -> Result<Self, Failure> {
         let named = id.is_some();
         let id = match id {
             Some(id) => id,
@@ -114,9 +130,9 @@ impl Session {
         let lock = sessions.lock(&scope)?;
         let is_new = sessions.backend().head(&scope).await?.seq.0 == 0;
         if is_new && resume {
-            return Err(not_found(&sessions, &id).await);
+            return Err(not_found(sessions, &id).await);
         }
-        let app = app::start(config, &overrides, &sessions).await?;
+        let app = app::start(config, overrides, sessions).await?;
         let handle = app.host.tenant(TENANT).conversation(id.clone());
         let state = handle
             .state()
@@ -209,24 +225,29 @@ pub(super) async fn last_session(
     flags: &HostFlags,
 ) -> Result<ConversationId, Failure> {
     let sessions = Sessions::open(config, flags.db.as_deref(), Opening::Existing).await?;
+    let newest = newest_first(&sessions).await?.into_iter().next();
+    newest
+        .map(|row| row.conversation)
+        .ok_or_else(|| Failure::work("no session is stored that could be continued"))
+}
+
+/// The stored sessions, those used last first.
+pub(super) async fn newest_first(sessions: &Sessions) -> Result<Vec<SessionSummary>, Failure> {
     let tenant = TenantId::new(TENANT).map_err(|error| Failure::work(error.to_string()))?;
-    let mut last: Option<SessionSummary> = None;
-    let mut after = None;
+    let mut rows: Vec<SessionSummary> = Vec::new();
     loop {
         let query = ListQuery {
-            after,
+            after: rows.last().map(|row| row.conversation.clone()),
             ..ListQuery::default()
         };
         let page = sessions.backend().list(&tenant, query).await?;
-        let Some(end) = page.last() else { break };
-        after = Some(end.conversation.clone());
-        last = last
-            .into_iter()
-            .chain(page)
-            .max_by_key(|row| row.updated_at);
+        if page.is_empty() {
+            break;
+        }
+        rows.extend(page);
     }
-    last.map(|row| row.conversation)
-        .ok_or_else(|| Failure::work("no session is stored that could be continued"))
+    rows.sort_by_key(|row| std::cmp::Reverse(row.updated_at));
+    Ok(rows)
 }
 
 /// The error for an unknown session, with the nearest existing id.

@@ -230,6 +230,19 @@ impl Config {
         path: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
+        Self::load_in(Path::new(""), path, environment)
+    }
+
+    /// Reads the configuration as [`Config::load`] does, with `folder` in place of the current
+    /// folder: its project files take effect as a whole only if they are trusted.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_in(
+        folder: &Path,
+        path: Option<&Path>,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
         let environment: BTreeMap<String, String> = environment.collect();
         let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
         let home = set("HOME").map(PathBuf::from);
@@ -262,9 +275,9 @@ impl Config {
                 None => {}
             }
         }
-        let here = Path::new(project::FILE);
-        if named.is_none() && !own.as_ref().is_some_and(|own| same_file(own, here)) {
-            found = project::configuration(here, &trust, home.as_deref())?;
+        let here = folder.join(project::FILE);
+        if named.is_none() && !own.as_ref().is_some_and(|own| same_file(own, &here)) {
+            found = project::configuration(&here, &trust, home.as_deref())?;
         }
         let mut project: Vec<ProjectFile> = found.iter().map(|found| found.file.clone()).collect();
         let mut narrowing = None;
@@ -274,7 +287,7 @@ impl Config {
                 layer: Some(layer),
             }) if file.is_trusted() => {
                 layers.push(layer);
-                files.push(here.to_owned());
+                files.push(here);
             }
             Some(project::Found { layer, .. }) => narrowing = layer,
             None => {}
@@ -313,7 +326,7 @@ impl Config {
         provider::override_from_environment(&mut providers, variables.providers);
 
         let places = tokens::default_places(absolute(set("XDG_CONFIG_HOME")), home.as_deref());
-        let places = project::encoders(places, &trust, &mut project);
+        let places = project::encoders(places, folder, &trust, &mut project);
         let mut config = Self {
             data_dir: data_home.unwrap_or_default(),
             commit: CommitMode::default(),

@@ -167,30 +167,33 @@ fn standing(trust: &TrustStore, place: std::io::Result<Place>, sha256: &str) -> 
     place.map_or(Standing::New, |place| trust.standing(&place, sha256))
 }
 
-/// Drops encoder files of the current folder that are not trusted, and records them in `project`.
+/// Drops encoder files of `folder`, the project's, that are not trusted, and records them in
+/// `project`.
 pub(super) fn encoders(
     places: Vec<PathBuf>,
+    folder: &Path,
     trust: &TrustStore,
     project: &mut Vec<ProjectFile>,
 ) -> Vec<PathBuf> {
-    let counts = |path: &PathBuf| {
+    let counting = |path: PathBuf| {
         if path.is_absolute() {
-            return true; // Absolute paths are the user's own files.
+            return Some(path); // Absolute paths are the user's own files.
         }
-        let file = match trust::file(path, ENCODERS_BYTES_MAX) {
+        let path = folder.join(path);
+        let file = match trust::file(&path, ENCODERS_BYTES_MAX) {
             Ok(content) => ProjectFile::new(
-                path,
+                &path,
                 ProjectKind::Encoders,
-                standing(trust, Place::of_file(path), &content.sha256),
+                standing(trust, Place::of_file(&path), &content.sha256),
             ),
-            Err(Unread::Missing | Unread::NoFile) => return false,
-            Err(error) => ProjectFile::unreadable(path, ProjectKind::Encoders, error.to_string()),
+            Err(Unread::Missing | Unread::NoFile) => return None,
+            Err(error) => ProjectFile::unreadable(&path, ProjectKind::Encoders, error.to_string()),
         };
         let trusted = file.is_trusted();
         project.push(file);
-        trusted
+        trusted.then_some(path)
     };
-    places.into_iter().filter(counts).collect()
+    places.into_iter().filter_map(counting).collect()
 }
 
 /// Parses a `callboard.toml` without applying it. Returns what it would do, in lines.

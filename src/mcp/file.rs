@@ -56,6 +56,14 @@ pub fn read_file(path: &Path) -> Result<Vec<McpServerConfig>, McpFileError> {
         .map_err(|(line, problem)| error(line, problem))
 }
 
+/// Reads servers that another program passes in the form of an `mcpServers` file.
+///
+/// # Errors
+/// The first error in the text, without a line.
+pub fn read_servers(text: &str) -> Result<Vec<McpServerConfig>, String> {
+    read_text(text, Path::new("")).map_err(|(_, problem)| problem)
+}
+
 fn read_text(text: &str, folder: &Path) -> Result<Vec<McpServerConfig>, (Option<usize>, String)> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let value: Value = serde_json::from_str(text).map_err(|error| {

@@ -40,7 +40,7 @@ use callboard_actors::{
 use futures_util::future::join_all;
 
 pub use config::{McpServerConfig, McpTransport, Trust, WORKSPACE_FOLDER};
-pub use file::{McpFileError, read_file};
+pub use file::{McpFileError, read_file, read_servers};
 pub use handshake::Era;
 pub use http::{HttpClients, HttpTarget};
 pub use name::tool_name;

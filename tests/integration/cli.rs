@@ -6,6 +6,7 @@ mod budgets;
 mod damaged;
 mod doctor;
 mod earlier;
+mod editors;
 mod fanout;
 mod help;
 mod interrupts;

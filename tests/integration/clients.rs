@@ -6,6 +6,8 @@
 //! The clients are in the folder that `CALLBOARD_CLIENTS` names, or else in `target/clients`, where
 //! `.ci/run` installs them.
 
+mod editors;
+
 use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
