@@ -61,6 +61,9 @@ pub(super) async fn follow(
                     Answer::Always => conversation.approve_always(question.tool_call_id).await,
                     Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
                 };
+                if !asker.is_open() {
+                    view.begin(); // The call runs now: show that something happens.
+                }
             }
             event = reply.next() => {
                 let Some(event) = event else { break };

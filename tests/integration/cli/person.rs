@@ -108,6 +108,27 @@ async fn an_answer_that_was_typed_before_the_question_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_allowed_is_seen_to_run() {
+    let test = "a_call_that_was_allowed_is_seen_to_run";
+    let home = Home::new();
+    let slow = Reply::events(anthropic_tool("bash", &json!({"command": "sleep 1"})));
+    let server = ModelServer::start([slow, Reply::events(anthropic_text("Done."))]).await;
+    let url = server.url();
+
+    let args: Vec<&str> = asking(&url)
+        .into_iter()
+        .map(|arg| if arg == "none" { "local" } else { arg })
+        .collect();
+    let Some(ran) = at_terminal(&home, test, &[("Allow it?", 400, "y\n")], &args) else {
+        return;
+    };
+
+    let (_, after) = ran.out.split_once("Allow it?").unwrap();
+    let (while_it_ran, _) = after.split_once('✓').unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(while_it_ran.contains("sleep 1"), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_question_of_a_round_needs_its_own_answer() {
     let test = "every_question_of_a_round_needs_its_own_answer";
     let home = Home::new();
