@@ -227,28 +227,50 @@ const INTERPRETERS: &[&str] = &[
 ];
 
 /// The words of a command that can be paths of files, relative to the folder in which it starts. A
-/// variable or a substitution before a path may be the top of the working tree, and a folder after
-/// `cd` is where the rest runs.
+/// variable or a substitution before a path may be the top of the working tree, or an earlier word. An
+/// earlier word may also be the folder that the command has entered.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 fn words_of(command: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let mut folder = None;
-    let mut before = "";
+    /// Earlier words that are tried as folders.
+    const FOLDERS_MAX: usize = 16;
+    let command = command.replace("${", "$").replace("}/", "/");
     let words = command
         .split(|c: char| c.is_whitespace() || "\"'`;|&()<>=!\\{}".contains(c))
-        .filter(|word| !word.is_empty() && !word.starts_with('-'));
+        .filter(|word| !word.is_empty());
+    let mut found = Vec::new();
+    let mut folders: Vec<String> = Vec::new();
+    let mut entered = false;
+    let mut before = "";
     for word in words {
+        let enters = ["cd", "pushd", "-C", "--chdir"].contains(&before);
+        entered |= enters;
+        if word.starts_with('-') {
+            if word == "-C" || word == "--chdir" {
+                before = word;
+            }
+            continue;
+        }
         let is_run = INTERPRETERS.contains(&before.rsplit('/').next().unwrap_or_default());
         let path = match word.strip_prefix('$') {
             Some(variable) => variable.split_once('/').map_or("", |(_, path)| path),
             None => word,
         };
-        if before == "cd" {
-            folder = Some(path.trim_start_matches('/'));
-        } else if is_run || path.contains(['/', '.']) || (path != word && !path.is_empty()) {
+        let is_variable = path != word && !path.is_empty();
+        if !enters && (is_run || is_variable || path.contains(['/', '.'])) {
             found.push(path.to_owned());
             found.extend(path.strip_prefix('/').map(str::to_owned));
-            found.extend(folder.map(|folder| format!("{folder}/{path}")));
+            if entered || is_variable {
+                found.extend(folders.iter().map(|folder| format!("{folder}/{path}")));
+            }
+        }
+        let folder = path.trim_matches('/');
+        if !folder.is_empty() && word != "cd" && folders.len() < FOLDERS_MAX {
+            let deeper = folders
+                .last()
+                .filter(|_| enters)
+                .map(|last| format!("{last}/{folder}"));
+            folders.push(folder.to_owned());
+            folders.extend(deeper);
         }
         before = word;
     }
@@ -381,7 +403,20 @@ mod tests {
         assert_eq!(config_paths(commands), words);
         let found = |command: &str| words_of(command).join(" ");
         assert_eq!(found("!$(git rev-parse --show-toplevel)/t/x"), "/t/x t/x");
-        assert_eq!(found("!\\\"$PWD/t/x\\\" ${PWD}/y"), "t/x /y y");
+        assert_eq!(found("!\\\"$PWD/t/x\\\""), "t/x");
+        let has = |command: &str, path: &str| {
+            words_of(command)
+                .iter()
+                .any(|word| word.replace("./", "") == path)
+        };
+        assert!(has("${PWD}/y", "y") && has("D=t; ${D}/x", "t/x") && has("env -C t ./x", "t/x"));
+        assert!(
+            has("cd t; cd u; ./x", "t/u/x")
+                && has(
+                    "cd \\\"$(git rev-parse --show-toplevel)/t\\\" && ./x",
+                    "t/x"
+                )
+        );
         assert_eq!(found("!cd t && ./x"), "./x t/./x");
         assert_eq!(
             found("/bin/sh -e plain && python3 y z"),

@@ -512,6 +512,12 @@ async fn files_that_hooks_and_configured_programs_lead_to_are_the_users() {
             symlink(target, fixture.path(repository).join(".git/hooks/pre-commit")).unwrap();
             fs::set_permissions(fixture.path(repository).join("tools/x"), fs::Permissions::from_mode(0o755)).unwrap();
         }
+        // A hook with a second name.
+        users_repository(&fixture, "e");
+        fs::create_dir(fixture.path("e/tools")).unwrap();
+        fs::write(fixture.path("e/tools/x"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(fixture.path("e/tools/x"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::hard_link(fixture.path("e/tools/x"), fixture.path("e/.git/hooks/pre-commit")).unwrap();
         let programs = ["$(git rev-parse --show-toplevel)/tools/x", "cd tools && ./x", "sh plain", "\"$PWD/tools/x\"", "./tools/link"];
         for (n, program) in programs.iter().enumerate() {
             let repository = format!("p{n}");
@@ -532,12 +538,12 @@ async fn files_that_hooks_and_configured_programs_lead_to_are_the_users() {
 
         let result = fixture
             .run(
-                "cp hook.txt agents.json; mv agents.json x.json; cp hook.txt agents.json; for r in a b c d p0 p1 p2 p3 p4; do for f in tools/x plain tools/absent tools/other; do cp hook.txt $r/$f; chmod +x $r/$f; done; \
+                "cp hook.txt agents.json; mv agents.json x.json; cp hook.txt agents.json; for r in a b c d e p0 p1 p2 p3 p4; do for f in tools/x plain tools/absent tools/other; do cp hook.txt $r/$f; chmod +x $r/$f; done; \
                  rm -f $r/tools/link; ln -s /proc/self/cwd/tools/other $r/tools/link; done",
             )
             .await;
 
-        for repository in ["a", "b", "c", "p0", "p1", "p2", "p3", "p4"] {
+        for repository in ["a", "b", "c", "e", "p0", "p1", "p2", "p3", "p4"] {
             git(&fixture, repository, &["commit", "-q", "--allow-empty", "-m", "x"]);
             git(&fixture, repository, &["status"]);
             assert!(!mark.exists(), "{}: {repository}: {}", fixture.kind(), result.stderr);
