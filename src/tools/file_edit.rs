@@ -833,6 +833,21 @@ mod tests {
         fixture.write("src/main.rs", "x");
         fixture.write(".ours/pre-commit", "x");
         fixture.write("sub/.git/config", "[core]\n\thooksPath = hooks\n");
+        // Files that a hook or a protected name leads to.
+        fixture.write(".git/hooks/sample", "x");
+        fixture.write("scripts/check", "x");
+        fixture.write("docs/agents.txt", "x");
+        fixture.write("editor/settings.json", "x");
+        fixture.write("shared.json", "x");
+        fixture.write(".claude/x", "x");
+        for (target, link) in [
+            ("../../scripts/check", ".git/hooks/pre-commit"),
+            ("docs/agents.txt", "CLAUDE.md"),
+            ("editor", ".vscode"),
+            ("../shared.json", ".claude/settings.json"),
+        ] {
+            std::os::unix::fs::symlink(target, fixture.path().join(link)).unwrap();
+        }
 
         let edit = async |path: &str| {
             let new = serde_json::json!({ "path": path, "old_text": "", "new_text": "evil" });
@@ -849,6 +864,11 @@ mod tests {
             "tools/clean.sh",
             "sub/hooks/pre-commit",
             "sub/../sub/hooks/x",
+            "scripts/check",
+            "docs/agents.txt",
+            "editor/settings.json",
+            "editor/tasks.json",
+            "shared.json",
         ] {
             assert!(!edit(path).await, "{path}");
         }
@@ -857,6 +877,8 @@ mod tests {
             "tools/other.sh",
             "hooks/x",
             "sub/hooks.md",
+            "editor/other.txt",
+            "docs/other.txt",
             "sub/src/hooks/x",
         ] {
             assert!(edit(path).await, "{path}");

@@ -28,13 +28,15 @@ enum Arguments {
     But(&'static str, &'static [&'static str]),
     /// At most this many arguments that are not flags.
     Operands(usize),
+    /// A format to show, and no time to set the clock to.
+    Date,
     Find,
     Printf,
     Sed,
     Git,
 }
 
-use Arguments::{Any, But, Find, Git, Operands, Printf, Sed};
+use Arguments::{Any, But, Date, Find, Git, Operands, Printf, Sed};
 
 const PROGRAMS: &[(&str, Arguments)] = &[
     ("arch", Any),
@@ -45,7 +47,7 @@ const PROGRAMS: &[(&str, Arguments)] = &[
     ("cmp", Any),
     ("comm", Any),
     ("cut", Any),
-    ("date", But("s", &["--s"])),
+    ("date", Date),
     ("df", Any),
     ("diff", Any),
     ("dirname", Any),
@@ -201,6 +203,9 @@ fn reads(words: &[Word]) -> bool {
                     .iter()
                     .any(|word| word.text == "--" || word.has_pattern())
         }
+        Date => arguments.iter().all(|word| {
+            word.text.starts_with('+') || (word.is_flag() && !is_one_of(&word.text, "s", &["--s"]))
+        }),
         Find => {
             let refused = ["-exec", "-ok", "-delete", "-fprint", "-fls"];
             !arguments
@@ -399,6 +404,7 @@ mod tests {
         "du -sh . 2>&1",
         "stat -c '%a %n' x",
         "date +%F",
+        "date -u",
         "printf '%s %5.2f 100%% %(%F)T %q\\n' a 1 2 b",
         "env",
         "echo \"héllo\"",
@@ -520,6 +526,8 @@ mod tests {
         "git --exec-path=x status",
         "git diff *",
         "date -s tomorrow",
+        "date 010100002030",
+        "date -u 010100002030",
         "unknown",
         "cat \u{a0}x",
     ];

@@ -89,7 +89,10 @@ impl Root {
             .git_folders(path)
             .ok_or_else(|| PathError::Protected(given.to_owned()))?;
         #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-        if !self.private && super::guard::is_named_by_git(self, path) {
+        if !self.private
+            && (super::guard::is_named_by_git(self, path)
+                || super::guard::is_behind_protected_link(self, path))
+        {
             return Err(PathError::Protected(given.to_owned()));
         }
         if make_folders && self.quota().is_bounded() {

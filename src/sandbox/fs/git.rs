@@ -179,7 +179,7 @@ pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
         };
         let name = key.trim().to_ascii_lowercase();
         if names_command(&section, &name, value) {
-            paths.extend(words_of(value).map(ConfigPath::Program));
+            paths.extend(words_of(value).into_iter().map(ConfigPath::Program));
         }
         let value = value
             .split([';', '#'])
@@ -190,7 +190,8 @@ pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
             .to_owned();
         match (section.as_str(), name.as_str()) {
             _ if value.is_empty() => {}
-            ("core", "hookspath") => paths.push(ConfigPath::Hooks(value)),
+            // A new repository gets the hooks and the configuration of its template.
+            ("core", "hookspath") | ("init", "templatedir") => paths.push(ConfigPath::Hooks(value)),
             ("core", "worktree") => paths.push(ConfigPath::WorkTree(value)),
             ("include" | "includeif", "path") => paths.push(ConfigPath::Include(value)),
             _ => {}
@@ -205,6 +206,7 @@ fn names_command(section: &str, key: &str, value: &str) -> bool {
     match section {
         "alias" => value.trim_start_matches([' ', '\t', '"']).starts_with('!'),
         "pager" | "credential" | "gpg" | "sendemail" => true,
+        "browser" | "difftool" | "lfs" | "man" | "mergetool" if key == "path" => true,
         _ => matches!(
             key,
             "clean" | "smudge" | "process" // filter
@@ -212,17 +214,68 @@ fn names_command(section: &str, key: &str, value: &str) -> bool {
                 | "driver" // merge
                 | "fsmonitor" | "editor" | "pager" | "sshcommand" | "askpass" | "gitproxy" | "alternaterefscommand"
                 | "difffilter" | "cmd" | "uploadpack" | "receivepack" | "update" | "program"
+                | "packobjectshook" | "recentobjectshook" | "tunnel" | "httpd"
         ),
     }
 }
 
-/// The words of a command that can be paths of files.
+/// Programs whose first operand is a file that they run.
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-fn words_of(command: &str) -> impl Iterator<Item = String> {
-    command
-        .split(|c: char| c.is_whitespace() || "\"'`;|&()<>=$!\\{}".contains(c))
-        .filter(|word| word.contains(['/', '.']) && !word.starts_with('-'))
-        .map(str::to_owned)
+const INTERPRETERS: &[&str] = &[
+    ".", "bash", "bun", "dash", "deno", "exec", "ksh", "node", "perl", "php", "python", "python3",
+    "ruby", "sh", "source", "zsh",
+];
+
+/// The words of a command that can be paths of files, relative to the folder in which it starts. A
+/// variable or a substitution before a path may be the top of the working tree, or an earlier word. An
+/// earlier word may also be the folder that the command has entered.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn words_of(command: &str) -> Vec<String> {
+    /// Earlier words that are tried as folders.
+    const FOLDERS_MAX: usize = 16;
+    let command = command.replace("${", "$").replace("}/", "/");
+    let words = command
+        .split(|c: char| c.is_whitespace() || "\"'`;|&()<>=!\\{}".contains(c))
+        .filter(|word| !word.is_empty());
+    let mut found = Vec::new();
+    let mut folders: Vec<String> = Vec::new();
+    let mut entered = false;
+    let mut before = "";
+    for word in words {
+        let enters = ["cd", "pushd", "-C", "--chdir"].contains(&before);
+        entered |= enters;
+        if word.starts_with('-') {
+            if word == "-C" || word == "--chdir" {
+                before = word;
+            }
+            continue;
+        }
+        let is_run = INTERPRETERS.contains(&before.rsplit('/').next().unwrap_or_default());
+        let path = match word.strip_prefix('$') {
+            Some(variable) => variable.split_once('/').map_or("", |(_, path)| path),
+            None => word,
+        };
+        let is_variable = path != word && !path.is_empty();
+        if !enters && (is_run || is_variable || path.contains(['/', '.'])) {
+            found.push(path.to_owned());
+            found.extend(path.strip_prefix('/').map(str::to_owned));
+            if entered || is_variable {
+                found.extend(folders.iter().map(|folder| format!("{folder}/{path}")));
+            }
+        }
+        let folder = path.trim_matches('/');
+        if !folder.is_empty() && word != "cd" && folders.len() < FOLDERS_MAX {
+            let deeper = folders
+                .last()
+                .filter(|_| enters)
+                .map(|last| format!("{last}/{folder}"));
+            folders.push(folder.to_owned());
+            folders.extend(deeper);
+        }
+        before = word;
+    }
+    found.retain(|path| !path.is_empty() && path != ".");
+    found
 }
 
 #[cfg(test)]
@@ -348,6 +401,37 @@ mod tests {
         let words = ["./a.sh", "tools/c", "e.py", "bin/less"]
             .map(|word| ConfigPath::Program(word.to_owned()));
         assert_eq!(config_paths(commands), words);
+        let found = |command: &str| words_of(command).join(" ");
+        assert_eq!(found("!$(git rev-parse --show-toplevel)/t/x"), "/t/x t/x");
+        assert_eq!(found("!\\\"$PWD/t/x\\\""), "t/x");
+        let has = |command: &str, path: &str| {
+            words_of(command)
+                .iter()
+                .any(|word| word.replace("./", "") == path)
+        };
+        assert!(has("${PWD}/y", "y") && has("D=t; ${D}/x", "t/x") && has("env -C t ./x", "t/x"));
+        assert!(
+            has("cd t; cd u; ./x", "t/u/x")
+                && has(
+                    "cd \\\"$(git rev-parse --show-toplevel)/t\\\" && ./x",
+                    "t/x"
+                )
+        );
+        assert_eq!(found("!cd t && ./x"), "./x t/./x");
+        assert_eq!(
+            found("/bin/sh -e plain && python3 y z"),
+            "/bin/sh bin/sh plain y"
+        );
+        assert_eq!(found("git-lfs clean -- %f"), "");
+        let more = "[mergetool \"m\"]\n\tpath = t/m\n[browser \"b\"]\n\tpath = ./b\n[uploadpack]\n\tpackObjectsHook = t/p\n[color]\n\tpath = t/no";
+        assert_eq!(
+            config_paths(more),
+            ["t/m", "./b", "t/p"].map(|word| ConfigPath::Program(word.to_owned()))
+        );
+        assert_eq!(
+            config_paths("[init]\n\ttemplateDir = tp"),
+            [ConfigPath::Hooks("tp".to_owned())]
+        );
         assert_eq!(
             paths,
             [

@@ -2,7 +2,10 @@
 //! the user's git would read or write files that no command can reach. Each attack is tried behind
 //! every boundary; then the user's git is run outside of them.
 
-use std::process::{Command, Stdio};
+use std::{
+    os::unix::fs::{PermissionsExt, symlink},
+    process::{Command, Stdio},
+};
 
 use super::{
     doors::{all, config, git, user_git, users_repository},
@@ -492,4 +495,64 @@ async fn hooks_and_programs_that_the_configuration_of_the_account_names_are_the_
             result.stderr
         );
     }
+}
+
+#[tokio::test]
+async fn files_that_hooks_and_configured_programs_lead_to_are_the_users() {
+    each(SandboxFixture::both("files_that_hooks_and_configured_programs_lead_to_are_the_users"), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        let hook = format!("#!/bin/sh\ntouch {}\n", mark.display());
+        fs::write(fixture.path("hook.txt"), hook).unwrap();
+        // A hook that is a link to a file, to one that is absent, or to a link; a program by way of one.
+        for (repository, target) in [("a", "../../tools/x"), ("b", "../../tools/absent"), ("c", "../../tools/link"), ("d", "/nowhere")] {
+            users_repository(&fixture, repository);
+            fs::create_dir(fixture.path(repository).join("tools")).unwrap();
+            fs::write(fixture.path(repository).join("tools/x"), "#!/bin/sh\n").unwrap();
+            symlink("x", fixture.path(repository).join("tools/link")).unwrap();
+            symlink(target, fixture.path(repository).join(".git/hooks/pre-commit")).unwrap();
+            fs::set_permissions(fixture.path(repository).join("tools/x"), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        // A hook with a second name.
+        users_repository(&fixture, "e");
+        fs::create_dir(fixture.path("e/tools")).unwrap();
+        fs::write(fixture.path("e/tools/x"), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(fixture.path("e/tools/x"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::hard_link(fixture.path("e/tools/x"), fixture.path("e/.git/hooks/pre-commit")).unwrap();
+        let programs = ["$(git rev-parse --show-toplevel)/tools/x", "cd tools && ./x", "sh plain", "\"$PWD/tools/x\"", "./tools/link"];
+        for (n, program) in programs.iter().enumerate() {
+            let repository = format!("p{n}");
+            users_repository(&fixture, &repository);
+            fs::create_dir(fixture.path(&repository).join("tools")).unwrap();
+            symlink("x", fixture.path(&repository).join("tools/link")).unwrap();
+            for file in ["tools/x", "plain"] {
+                fs::write(fixture.path(&repository).join(file), "#!/bin/sh\nfalse\n").unwrap();
+                fs::set_permissions(fixture.path(&repository).join(file), fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            user_git(&fixture, &repository, &["config", "core.fsmonitor", program]);
+        }
+
+        // An agent's settings that are a link.
+        fs::create_dir(fixture.path(".claude")).unwrap();
+        fs::write(fixture.path("agents.json"), "mine").unwrap();
+        symlink("../agents.json", fixture.path(".claude/settings.json")).unwrap();
+
+        let result = fixture
+            .run(
+                "cp hook.txt agents.json; mv agents.json x.json; cp hook.txt agents.json; for r in a b c d e p0 p1 p2 p3 p4; do for f in tools/x plain tools/absent tools/other; do cp hook.txt $r/$f; chmod +x $r/$f; done; \
+                 rm -f $r/tools/link; ln -s /proc/self/cwd/tools/other $r/tools/link; done",
+            )
+            .await;
+
+        for repository in ["a", "b", "c", "e", "p0", "p1", "p2", "p3", "p4"] {
+            git(&fixture, repository, &["commit", "-q", "--allow-empty", "-m", "x"]);
+            git(&fixture, repository, &["status"]);
+            assert!(!mark.exists(), "{}: {repository}: {}", fixture.kind(), result.stderr);
+        }
+        assert!(result.stderr.contains("[refused: b/tools/absent "), "{}", result.stderr);
+        let settings = fs::read_to_string(fixture.path(".claude/settings.json"));
+        assert_ne!(settings.unwrap_or_default(), fs::read_to_string(fixture.path("hook.txt")).unwrap());
+        // What no hook leads to stays.
+        assert!(fixture.path("d/tools/other").exists() && fixture.path("a/tools/other").exists());
+    })
+    .await;
 }

@@ -46,7 +46,7 @@ use known::{Known, WrittenKnown};
 use listings::Listings;
 use parking_lot::{Mutex, MutexGuard};
 use search::Unguarded;
-pub(in crate::sandbox::fs) use search::is_named_by_git;
+pub(in crate::sandbox::fs) use search::{is_behind_protected_link, is_named_by_git};
 use serde::{Deserialize, Serialize};
 
 use super::{

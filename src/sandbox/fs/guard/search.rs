@@ -31,7 +31,7 @@ use super::{
     listings::{CachedFolder, Listing, Listings, Remembered, Seen, Stamp, Way},
 };
 use account::Named;
-pub(in crate::sandbox::fs) use file::is_named_by_git;
+pub(in crate::sandbox::fs) use file::{is_behind_protected_link, is_named_by_git};
 pub(super) use open::{all_names, open_real, read};
 use open::{reopen, reopen_root};
 

@@ -29,6 +29,9 @@ use crate::sandbox::fs::{Found, Identity, Root, identity, names_of};
 /// Names searched for other hard links to a protected file.
 const NAMES_MAX: usize = 50_000;
 
+/// Names of one protected folder whose other hard links are searched for.
+const INNER_MAX: usize = 1000;
+
 /// Folders in which a command sees only what it may use.
 const EMPTIED: &[&str] = &[
     "/boot", "/etc", "/home", "/media", "/mnt", "/opt", "/root", "/run", "/srv", "/tmp", "/var",
@@ -314,6 +317,17 @@ fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
         .filter(|(_, is_folder)| !is_folder)
         .map(|(path, _)| (path.as_path(), true));
     let covered = hidden.chain(found.read_only.iter().map(|path| (path.as_path(), false)));
+    // What lies in a protected folder, such as a hook.
+    let inner: Vec<PathBuf> = found
+        .read_only
+        .iter()
+        .filter_map(|folder| Some((folder, root.open_folder(&folder.to_string_lossy()).ok()?.0)))
+        .flat_map(|(folder, dir)| {
+            let names = names_of(&dir).into_iter().take(INNER_MAX);
+            names.map(|name| folder.join(name)).collect::<Vec<_>>()
+        })
+        .collect();
+    let covered = covered.chain(inner.iter().map(|path| (path.as_path(), false)));
     let wanted: Vec<(Identity, bool)> = covered
         .filter_map(|(path, is_hidden)| Some((with_second_name(root, path)?, is_hidden)))
         .collect();
@@ -325,6 +339,7 @@ fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
         .iter()
         .map(|(path, _)| path.as_path())
         .chain(found.read_only.iter().map(PathBuf::as_path))
+        .chain(inner.iter().map(PathBuf::as_path))
         .collect();
     let mut second = Vec::new();
     let mut folders = vec![PathBuf::new()];

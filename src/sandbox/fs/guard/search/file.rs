@@ -1,12 +1,53 @@
-//! The question whether git runs or reads a single file because of its configuration, for tools that
-//! write files.
+//! The question whether a single file is the user's by another way than its name, for tools that write
+//! files: because git runs or reads it, or because a link with a protected name leads to it.
 
 use std::{path::Path, sync::Arc};
 
 use rustix::fs::FileType;
 
-use super::{Parts, Purpose, Search, open::read};
-use crate::sandbox::{fs::Root, policy::lower};
+use super::{Parts, Purpose, Search, open::read, open_real};
+use crate::sandbox::{
+    fs::{Root, guard::found::names_of},
+    policy::{lower, lower_name},
+};
+
+/// Whether a link with a protected name, beside the file or above it, leads to `path`: `CLAUDE.md` to
+/// a page, or `.vscode` to a folder with the file; or a link in such a folder.
+pub(in crate::sandbox::fs) fn is_behind_protected_link(root: &Root, path: &Path) -> bool {
+    let rules = root.rules();
+    let names = |folder: &Path| {
+        open_real(root, folder)
+            .map(|dir| names_of(&dir))
+            .unwrap_or_default()
+    };
+    let leads = |link: &Path| {
+        // The target of what is no link is the file itself.
+        let target = link
+            .to_str()
+            .and_then(|given| root.locate(given).ok())
+            .filter(|target| target != link);
+        target
+            .and_then(|target| path.strip_prefix(target).ok())
+            .is_some_and(|rest| {
+                // `join` of nothing would add a slash.
+                let name = if rest.as_os_str().is_empty() {
+                    link.to_owned()
+                } else {
+                    link.join(rest)
+                };
+                rules.is_protected(&name)
+            })
+    };
+    path.ancestors().skip(1).any(|folder| {
+        let parts = lower(folder);
+        names(folder).iter().any(|name| {
+            let lower = lower_name(name);
+            let place = folder.join(name);
+            (rules.is_protected_name(&parts, &lower) || rules.holds_protected(&parts, &lower))
+                && (leads(&place) || names(&place).iter().any(|inner| leads(&place.join(inner))))
+        })
+    })
+}
 
 /// Whether the configuration of a repository that contains `path` names it: as a hook, a program or
 /// more configuration. True if such a configuration cannot be read.

@@ -3,13 +3,19 @@
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStringExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use rustix::fs::FileType;
 
-use super::{Identity, Item, Search, holds_branches};
-use crate::sandbox::policy::{is_of_dependencies, lower, lower_name};
+use super::{Identity, Item, Search, holds_branches, open_real};
+use crate::sandbox::{
+    fs::guard::found::names_of,
+    policy::{is_of_dependencies, lower, lower_name},
+};
+
+/// Links followed on one way, as by the kernel.
+const LINKS_MAX: usize = 40;
 
 impl Search<'_> {
     /// Protects a link
@@ -18,10 +24,11 @@ impl Search<'_> {
     /// - to a folder below `node_modules` and the like, or with branches in it, where the names of
     ///   protected files are free. Under the link's name they would not be.
     pub(super) fn search_link(&mut self, item: &Item<'_>, here: Identity, name: &OsStr) {
+        let path = item.path.join(name);
         if item.covered {
+            self.search_covered_link(&path);
             return;
         }
-        let path = item.path.join(name);
         let folder = lower(&item.path);
         let takes_place = self
             .root
@@ -44,6 +51,21 @@ impl Search<'_> {
         }
     }
 
+    /// Protects what a link in a protected folder of the user leads to, such as
+    /// `.claude/settings.json`: the link is covered, its target is not.
+    fn search_covered_link(&mut self, link: &Path) {
+        if is_of_dependencies(&lower(link)) {
+            return;
+        }
+        let target = self
+            .locate(link)
+            .filter(|target| !self.root.rules().is_protected(target));
+        if let Some(target) = target {
+            self.protect_way(link);
+            self.protect_target(target, link);
+        }
+    }
+
     /// Whether a link leads to a folder in which names of protected files are free, from outside of
     /// such a folder. A link that does so by way of another is not found, but the other one is.
     fn leads_to_free_names(&self, path: &Path) -> bool {
@@ -58,5 +80,84 @@ impl Search<'_> {
         }
         let file = self.locate(path).and_then(|path| self.status(&path).ok());
         file.is_none_or(|status| status.kind != FileType::RegularFile)
+    }
+
+    /// Protects the links on the way to a file that git runs or reads, given relative to the root:
+    /// by another link in their place, git would reach a file of a command, perhaps by a way that
+    /// only git can follow, such as `/proc/self/cwd`.
+    pub(super) fn protect_way(&mut self, path: &Path) {
+        let real = self.root.real_path().to_owned();
+        let mut todo: Vec<OsString> = Vec::new();
+        let mut here = PathBuf::new();
+        let mut path = path.to_owned();
+        for _ in 0..=LINKS_MAX {
+            if path.is_absolute() {
+                let Ok(inner) = path.strip_prefix(&real) else {
+                    return;
+                };
+                here = PathBuf::new();
+                path = inner.to_owned();
+            }
+            todo.extend(path.iter().rev().map(OsStr::to_owned));
+            let Some(target) = self.next_link(&mut todo, &mut here) else {
+                return;
+            };
+            path = target;
+        }
+    }
+
+    /// Walks names up to a link, protects it, and returns its target; `None` at the end of the way,
+    /// and at a link that a command created.
+    fn next_link(&mut self, todo: &mut Vec<OsString>, here: &mut PathBuf) -> Option<PathBuf> {
+        while let Some(name) = todo.pop() {
+            if name == "." {
+                continue;
+            }
+            if name == ".." {
+                if !here.pop() {
+                    return None;
+                }
+                continue;
+            }
+            let next = here.join(&name);
+            let status = self.status(&next).ok()?;
+            if status.kind != FileType::Symlink {
+                *here = next;
+                continue;
+            }
+            let above = self.status(here).ok()?;
+            let is_known = self
+                .purpose
+                .known
+                .is_none_or(|known| known.has(status.own, Some(status.changed)));
+            self.found.protect(next.clone(), status, above.own);
+            let target = rustix::fs::readlinkat(&self.root.dir, &next, Vec::new()).ok()?;
+            return is_known.then(|| PathBuf::from(OsString::from_vec(target.into_bytes())));
+        }
+        None
+    }
+
+    /// Protects the files of the workspace that the links in a folder of hooks lead to. The folder
+    /// itself is covered, so that its links are the user's.
+    pub(super) fn follow_hooks(&mut self, hooks: &Path) {
+        let Ok(status) = self.status(hooks) else {
+            return;
+        };
+        if status.kind != FileType::Directory || !self.is_covered(hooks, status) {
+            return;
+        }
+        let names = open_real(self.root, hooks).map(|dir| names_of(&dir));
+        for name in names.unwrap_or_default() {
+            let hook = hooks.join(name);
+            if self
+                .status(&hook)
+                .is_ok_and(|status| status.kind == FileType::Symlink)
+            {
+                self.protect_way(&hook);
+                if let Some(target) = self.locate(&hook) {
+                    self.protect_target(target, hooks);
+                }
+            }
+        }
     }
 }

@@ -45,7 +45,12 @@ impl Search<'_> {
         for name in PROGRAM_NAMES {
             let path = path.join(name);
             if let Ok(status) = self.status(&path) {
-                self.protect(path, status, here);
+                self.protect(path.clone(), status, here);
+                if *name == "hooks"
+                    && let Some(hooks) = self.locate(&path)
+                {
+                    self.follow_hooks(&hooks);
+                }
             }
         }
         self.search_paths(path, here);
@@ -165,7 +170,8 @@ impl Search<'_> {
         for top in &tops {
             for hooks in &named.hooks {
                 if let Some(target) = self.locate_named(top, hooks) {
-                    self.protect_target(target, &origin);
+                    self.protect_target(target.clone(), &origin);
+                    self.follow_hooks(&target);
                 }
             }
             for program in named.programs.iter().take(INCLUDES_MAX) {
@@ -184,12 +190,13 @@ impl Search<'_> {
     }
 
     /// The place of a path of git's configuration, which may begin with `~`, and may leave the
-    /// workspace and return.
-    fn locate_named(&self, folder: &Path, path: &str) -> Option<PathBuf> {
+    /// workspace and return. Protects the links on the way.
+    fn locate_named(&mut self, folder: &Path, path: &str) -> Option<PathBuf> {
         let path = match path.strip_prefix("~/") {
             Some(rest) => self.root.rules().home.as_ref()?.join(rest),
             None => folder.join(path),
         };
+        self.protect_way(&path);
         self.locate(&path).or_else(|| {
             let real = self.root.real_path();
             let path = real_or_nearest(&real.join(path));
@@ -323,7 +330,7 @@ impl Search<'_> {
 
     /// Protects the target of `origin`, unless it contains `origin`: a folder cannot be closed
     /// because of a file in it.
-    fn protect_target(&mut self, target: PathBuf, origin: &Path) {
+    pub(super) fn protect_target(&mut self, target: PathBuf, origin: &Path) {
         let is_above = target.as_os_str().is_empty() || origin.starts_with(&target);
         if !is_above {
             self.named.push(target.clone());
