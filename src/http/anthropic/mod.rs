@@ -25,7 +25,7 @@ use self::{
 };
 use super::{
     api::EventFrame,
-    auth::Caller,
+    auth::{Caller, CallerKey},
     body::Messages,
     compat::{
         Ask, Bound, Call, Ended, count_tokens,
@@ -62,6 +62,7 @@ pub(super) fn fuzz(data: &[u8]) {
 pub(super) async fn create(
     State(app): State<App>,
     Caller(tenant): Caller,
+    key: CallerKey,
     Messages(request): Messages<MessagesRequest>,
 ) -> Result<Response, Problem> {
     let model = model::check_model(&app, &tenant, &request.model)?;
@@ -90,7 +91,7 @@ pub(super) async fn create(
     let id = format!("msg_{}_{part:08x}", call_made.place().round);
     let mut message = begun(model, id);
     if streams {
-        return Ok(respond(&app, call_made, Events::new(message, stop)));
+        return Ok(respond(&app, call_made, key, Events::new(message, stop)));
     }
     let ended = call_made.end(&app).await?;
     let (reason, sequence) = stop_reason(&ended, stop);

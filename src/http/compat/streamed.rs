@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::{Call, Ended, Step, failed};
 use crate::http::{
+    auth::CallerKey,
     error::Problem,
     quiet::{Quiet, QuietEnd},
     shared::Shared,
@@ -56,10 +57,16 @@ struct Chunks<E> {
     encoder: E,
     ahead: Out,
     quiet: Quiet,
+    key: CallerKey,
 }
 
-/// The response that streams a call.
-pub(in crate::http) fn respond<E: Encoder>(app: &Shared, call: Call, mut encoder: E) -> Response {
+/// The response that streams a call. It ends when `key` is removed, as if its client had left.
+pub(in crate::http) fn respond<E: Encoder>(
+    app: &Shared,
+    call: Call,
+    key: CallerKey,
+    mut encoder: E,
+) -> Response {
     let mut ahead = Out::new();
     encoder.begin(&mut ahead);
     let chunks = Box::new(Chunks {
@@ -67,6 +74,7 @@ pub(in crate::http) fn respond<E: Encoder>(app: &Shared, call: Call, mut encoder
         encoder,
         ahead,
         quiet: Quiet::new(app),
+        key,
     });
     (
         sse::headers(),
@@ -107,6 +115,7 @@ impl<E: Encoder> Chunks<E> {
                     QuietEnd::Closing => return None,
                     QuietEnd::Comment => self.ahead.push_back(self.encoder.alive()),
                 },
+                () = self.key.revoked() => return None,
             }
             self.quiet.sent();
         }

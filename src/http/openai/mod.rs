@@ -25,7 +25,7 @@ use self::{
 };
 use super::{
     api::EventFrame,
-    auth::Caller,
+    auth::{Caller, CallerKey},
     body::Messages,
     compat::{
         Ask, Bound, Call, Ended,
@@ -95,6 +95,7 @@ pub(super) fn fuzz(data: &[u8]) {
 pub(super) async fn chat(
     State(app): State<App>,
     Caller(tenant): Caller,
+    key: CallerKey,
     headers: HeaderMap,
     Messages(request): Messages<ChatRequest>,
 ) -> Result<Response, Problem> {
@@ -124,7 +125,7 @@ pub(super) async fn chat(
             model,
             include_usage,
         };
-        return Ok(respond(&app, call, streamed));
+        return Ok(respond(&app, call, key, streamed));
     }
     let ended = call.end(&app).await?;
     let calls: Vec<CallShown> = ended.calls.iter().map(CallShown::of).collect();

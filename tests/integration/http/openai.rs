@@ -629,3 +629,22 @@ async fn an_image_in_the_request_reaches_the_model_by_each_compatible_api() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_a_compatible_api_ends_with_its_key() {
+    let model = Arc::new(ScriptedModel::always(Reply::stall()));
+    let server = Server::with(model.clone(), Setting::default()).await;
+    let wanted = json!({ "model": "default", "input": "go", "background": true, "stream": true });
+    let mut begun = server.post("/openai/v1/responses", wanted).await;
+    let first = soon(begun.chunk()).await.unwrap().unwrap();
+    let response = numbered(std::str::from_utf8(&first).unwrap())[0].1["response"].clone();
+    let mut again = server.get(&at(&response, "?stream=true")).await;
+    soon(model.until(|counts| counts.started == 1)).await;
+
+    server.keys.remove(&KeyHash::from_key(ACME));
+
+    for stream in [&mut begun, &mut again] {
+        soon(async { while stream.chunk().await.unwrap().is_some() {} }).await;
+    }
+    assert_eq!(model.counts().dropped, 0, "it is in the background");
+}

@@ -31,7 +31,7 @@ use crate::{
     clock::{SystemClock, SystemEntropy},
     http::{
         api::EventFrame,
-        auth::Caller,
+        auth::{Caller, CallerKey},
         body::Messages,
         compat::{Ask, Bound, Call, Ended, Place, model::check_model, respond},
         error::Problem,
@@ -69,6 +69,7 @@ pub(super) fn fuzz(data: &[u8]) {
 pub(in crate::http) async fn create(
     State(app): State<App>,
     Caller(tenant): Caller,
+    key: CallerKey,
     Messages(request): Messages<ResponseRequest>,
 ) -> Result<Response, Problem> {
     let model = check_model(&app, &tenant, &request.model)?;
@@ -110,7 +111,7 @@ pub(in crate::http) async fn create(
         call.detach();
     }
     if streams {
-        return Ok(respond(&app, call, Events::new(response)));
+        return Ok(respond(&app, call, key, Events::new(response)));
     }
     if is_background {
         return Ok(Json(response).into_response());

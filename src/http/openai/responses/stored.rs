@@ -32,7 +32,7 @@ use crate::http::{
     answer_body::answer_body,
     answer_room::ConnectionRoom,
     api::EventFrame,
-    auth::Caller,
+    auth::{Caller, CallerKey},
     compat::{Call, Ended, Place, respond},
     error::Problem,
     routes::{Path, Query, events::has_round},
@@ -165,6 +165,7 @@ fn at(mut response: ResponseShown, end: Option<Result<Ended, Problem>>) -> Respo
 pub(in crate::http) async fn get(
     State(app): State<App>,
     Caller(tenant): Caller,
+    key: CallerKey,
     Path(id): Path<String>,
     Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
@@ -174,7 +175,7 @@ pub(in crate::http) async fn get(
         let response = stored.begun().await?;
         let call = Call::again(&app, &stored.scope, stored.place, Some(watching))?;
         let events = Events::new(response).after(query.starting_after);
-        return Ok(respond(&app, call, events));
+        return Ok(respond(&app, call, key, events));
     }
     let response = stored.begun().await?;
     let end = stored.call(&app)?.end_now().await;
