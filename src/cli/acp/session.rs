@@ -236,8 +236,8 @@ impl AcpSessions {
         }
     }
 
-    /// Closes all sessions. A round that is open stays so in its journal, and is closed when its
-    /// session is opened again.
+    /// Closes all sessions. A round that is open has some seconds to end, and is then stored as
+    /// interrupted.
     pub(super) async fn close_all(&self) {
         let all: Vec<_> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
         let mut closing = JoinSet::new();
