@@ -163,3 +163,27 @@ fn lines_that_are_no_messages_and_unknown_names_are_answered_with_an_error() {
     );
     assert_eq!((left.code, left.err.as_str()), (Some(0), ""));
 }
+
+#[test]
+fn more_sessions_than_may_be_open_work_and_closing_one_leaves_the_others() {
+    let home = Home::new();
+    let mut editor = Client::start(
+        &home,
+        &["--provider", "offline", "--sandbox", "none", "--quiet"],
+    );
+    let first = editor.session(&home)["sessionId"].clone();
+    let closed = editor.session(&home)["sessionId"].clone();
+
+    let close = editor.ask("session/close", json!({"sessionId": closed}));
+    for _ in 0..16 {
+        editor.session(&home);
+    }
+    let prompt = |session: &Value| json!({"sessionId": session, "prompt": [{"type": "text", "text": "Hello"}]});
+    let answer = editor.ask("session/prompt", prompt(&first));
+    let gone = editor.ask("session/prompt", prompt(&closed));
+
+    assert!(close["result"].is_object(), "{close}");
+    assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
+    assert_eq!(gone["error"]["code"], -32002, "{gone}");
+    assert_eq!(editor.leave().code, Some(0));
+}
