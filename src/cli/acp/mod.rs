@@ -7,7 +7,7 @@
 //!
 //! A session is a conversation of `chat` in its folder: the same configuration, store, sandbox and
 //! rules of trust. The client answers approvals. A client that goes away ends the program; a round
-//! that is open then is closed when its session is opened again.
+//! that is open then has some seconds to end, and is stored as interrupted.
 
 mod content;
 mod rpc;

@@ -134,8 +134,8 @@ pub(super) struct AcpSessions {
     file: Option<PathBuf>,
     out: Arc<Outbox>,
     slots: Mutex<HashMap<ConversationId, Arc<Slot>>>,
-    /// The stores in use, each opened once.
-    stores: tokio::sync::Mutex<Vec<(Store, Sessions)>>,
+    /// The store of sessions in memory.
+    memory: tokio::sync::Mutex<Option<Sessions>>,
     uses: AtomicU64,
     places: Arc<Semaphore>,
 }
@@ -147,7 +147,7 @@ impl AcpSessions {
             file,
             out,
             slots: Mutex::new(HashMap::new()),
-            stores: tokio::sync::Mutex::new(Vec::new()),
+            memory: tokio::sync::Mutex::new(None),
             uses: AtomicU64::new(0),
             places: Arc::new(Semaphore::new(OPEN_MAX)),
         }
@@ -236,8 +236,8 @@ impl AcpSessions {
         }
     }
 
-    /// Closes all sessions. A round that is open stays so in its journal, and is closed when its
-    /// session is opened again.
+    /// Closes all sessions. A round that is open has some seconds to end, and is then stored as
+    /// interrupted.
     pub(super) async fn close_all(&self) {
         let all: Vec<_> = self.slots.lock().drain().map(|(_, slot)| slot).collect();
         let mut closing = JoinSet::new();
@@ -294,19 +294,20 @@ impl AcpSessions {
         Ok(config.map_err(Failure::from)?)
     }
 
+    /// The store of a session. Each opens its own, because a host closes its store when it ends;
+    /// sessions in memory share one.
     async fn store(&self, config: &Config) -> Result<Sessions, RpcError> {
-        let place = match &self.args.host.db {
-            Some(path) => Store::Sqlite(path.clone()),
-            None => config.store.clone(),
-        };
-        let mut stores = self.stores.lock().await;
-        if let Some((_, sessions)) = stores.iter().find(|(known, _)| *known == place) {
-            return Ok(sessions.clone());
-        }
         let db = self.args.host.db.as_deref();
+        let in_memory = db.is_none() && config.store == Store::Memory;
+        let mut memory = self.memory.lock().await;
+        if let Some(shared) = memory.as_ref().filter(|_| in_memory) {
+            return Ok(shared.clone());
+        }
         let sessions = Sessions::open(config, db, Opening::OrCreate).await;
         let sessions = sessions.map_err(Failure::from)?;
-        stores.push((place, sessions.clone()));
+        if in_memory {
+            *memory = Some(sessions.clone());
+        }
         Ok(sessions)
     }
 

@@ -307,7 +307,7 @@ mod tests {
             id: "t1",
             name,
             input,
-            folder: Path::new("/work"),
+            folder: Path::new("/folder"),
         }
     }
 
@@ -330,14 +330,14 @@ mod tests {
                 "kind": "edit",
                 "status": "pending",
                 "rawInput": {"path": "src/a.rs", "old_text": "1", "new_text": "2"},
-                "locations": [{"path": "/work/src/a.rs"}],
-                "content": [{"type": "diff", "path": "/work/src/a.rs", "oldText": "1", "newText": "2"}],
+                "locations": [{"path": "/folder/src/a.rs"}],
+                "content": [{"type": "diff", "path": "/folder/src/a.rs", "oldText": "1", "newText": "2"}],
             })
         );
         let created = raw(json!({"path": "b", "old_text": "", "new_text": "2"}));
         assert_eq!(
             shown("file_edit", &created).finished(false, "done")["content"],
-            json!([{"type": "diff", "path": "/work/b", "oldText": null, "newText": "2"}])
+            json!([{"type": "diff", "path": "/folder/b", "oldText": null, "newText": "2"}])
         );
     }
 

@@ -11,8 +11,8 @@ use crate::support::{
     scratch, skipped,
 };
 
-/// A model that repeats what it is told, writes a file when it is told `edit`, and never ends when it
-/// is told `wait`.
+/// A model that repeats its prompt, but writes a file for the prompt `edit` and never ends its answer
+/// to `wait`.
 async fn model() -> ModelServer {
     ModelServer::answering(|request| {
         let messages = request["messages"].as_array().unwrap();
@@ -76,7 +76,9 @@ async fn the_official_acp_client_edits_a_file_and_loads_its_session() {
             .arg(env!("CARGO_BIN_EXE_callboard"))
             .arg(config)
             .arg(work)
-            .env("PYTHONPATH", &modules);
+            .env("PYTHONPATH", &modules)
+            .env_remove("CALLBOARD_LOG")
+            .env_remove("CALLBOARD_CLIENTS");
         keeps(client, 8);
     };
     tokio::task::spawn_blocking(run).await.unwrap();
@@ -106,6 +108,8 @@ async fn acpx_prompts_the_agent_from_a_shell() {
             .arg(&work)
             .args(["exec", "edit"])
             .env("HOME", work.parent().unwrap())
+            .env_remove("CALLBOARD_LOG")
+            .env_remove("CALLBOARD_CLIENTS")
             .stdin(Stdio::null())
             .output()
             .unwrap();
