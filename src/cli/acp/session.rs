@@ -39,7 +39,7 @@ use crate::{
         session::{self, Session, fresh_id},
         terminal::{err_line, sanitize},
     },
-    config::{Approve, Config, Store, process_environment},
+    config::{Approve, Config, process_environment},
     mcp::{McpServerConfig, read_servers},
 };
 
@@ -134,8 +134,6 @@ pub(super) struct AcpSessions {
     file: Option<PathBuf>,
     out: Arc<Outbox>,
     slots: Mutex<HashMap<ConversationId, Arc<Slot>>>,
-    /// The store of sessions in memory.
-    memory: tokio::sync::Mutex<Option<Sessions>>,
     uses: AtomicU64,
     places: Arc<Semaphore>,
 }
@@ -147,7 +145,6 @@ impl AcpSessions {
             file,
             out,
             slots: Mutex::new(HashMap::new()),
-            memory: tokio::sync::Mutex::new(None),
             uses: AtomicU64::new(0),
             places: Arc::new(Semaphore::new(OPEN_MAX)),
         }
@@ -294,21 +291,12 @@ impl AcpSessions {
         Ok(config.map_err(Failure::from)?)
     }
 
-    /// The store of a session. Each opens its own, because a host closes its store when it ends;
-    /// sessions in memory share one.
+    /// Opens the store of a session. Each opens its own, because a host closes its store when it
+    /// ends.
     async fn store(&self, config: &Config) -> Result<Sessions, RpcError> {
         let db = self.args.host.db.as_deref();
-        let in_memory = db.is_none() && config.store == Store::Memory;
-        let mut memory = self.memory.lock().await;
-        if let Some(shared) = memory.as_ref().filter(|_| in_memory) {
-            return Ok(shared.clone());
-        }
         let sessions = Sessions::open(config, db, Opening::OrCreate).await;
-        let sessions = sessions.map_err(Failure::from)?;
-        if in_memory {
-            *memory = Some(sessions.clone());
-        }
-        Ok(sessions)
+        Ok(sessions.map_err(Failure::from)?)
     }
 
     /// Fails for a session that is not stored.
