@@ -164,7 +164,7 @@ impl Gateway {
         self.permits.carry(settings.provider.calls_max());
         let now = self.permits.now();
         self.with_health(|health| match &result {
-            Ok(_) => health.breaker.succeeded(),
+            Ok(_) => health.succeeded(by.tenant, now),
             // No evidence about the provider, or the same evidence as another call's.
             Err(
                 ProviderError::Cancelled
@@ -176,10 +176,14 @@ impl Gateway {
                 if error.is_retryable() && !matches!(error, ProviderError::RateLimited { .. }) =>
             {
                 let breaker = &settings.config.breaker;
-                health.breaker.failed(breaker, now, permission.probe());
+                if health.shared_failures.failed(by.tenant, now) {
+                    health.breaker.failed(breaker, now, permission.probe());
+                } else {
+                    health.breaker.abandoned(permission.probe());
+                }
             }
             // Any other answer shows that the provider responds.
-            Err(_) => health.breaker.succeeded(),
+            Err(_) => health.succeeded(by.tenant, now),
         });
         probe.disarm();
         match result {

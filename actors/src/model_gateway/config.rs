@@ -27,7 +27,8 @@ pub struct GatewayConfig {
     pub retry: ModelRetryPolicy,
     /// When the circuit breaker opens. A credential has one breaker: what the breaker counts
     /// (failed connections, timeouts, 5xx) is a fault of the endpoint and not of a model, and the
-    /// number of models is unbounded.
+    /// number of models is unbounded. Failures of one tenant do not count while the provider
+    /// answers others.
     pub breaker: BreakerConfig,
     /// The gateway that takes over failed calls. `None`: calls fail here.
     pub fallback: Option<Fallback>,

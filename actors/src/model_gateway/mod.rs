@@ -37,9 +37,10 @@ pub use status::{GatewayStatus, ProviderWait, TenantWaiting, Waiting};
 pub use crate::policy::CallClass;
 use crate::{
     chat::{ModelParameters, ModelRequest},
+    ids::TenantId,
     limits::{BUDGET_OUTPUT_TOKENS, BYTES_A_TOKEN, REQUEST_SLACK_TOKENS},
     metrics_collector::Counters,
-    policy::{Breaker, HostShare},
+    policy::{Breaker, HostShare, SharedFailures},
     ports::{Capabilities, Entropy, LlmProvider, ModelStream, ProviderError},
 };
 
@@ -72,6 +73,15 @@ struct Settings {
 struct Health {
     bucket: RetryBucket,
     breaker: Breaker,
+    shared_failures: SharedFailures,
+}
+
+impl Health {
+    /// Records that the provider answered a call.
+    fn succeeded(&mut self, tenant: &TenantId, now: Duration) {
+        self.breaker.succeeded();
+        self.shared_failures.succeeded(tenant, now);
+    }
 }
 
 impl ModelGatewayRef {

@@ -42,6 +42,40 @@ async fn open(gateway: &ModelGatewayRef, failures: usize) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tenant_whose_requests_fail_opens_the_breaker_for_no_other() {
+    let model = ScriptedModel::answering(|_, call| match call % 12 {
+        0 => Reply::text("fine"),
+        _ => server(),
+    });
+    let gateway = gateway(&Arc::new(model), breaking(2));
+
+    for _ in 0..5 {
+        assert_eq!(call(&gateway, "b").await, Ok("fine".to_owned()));
+        for _ in 0..11 {
+            assert_eq!(call(&gateway, "a").await, Err("provider_server_error"));
+        }
+    }
+
+    assert!(!gateway.status().breaker_open);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_two_tenants_open_the_breaker_for_all() {
+    let model = ScriptedModel::answering(|_, call| match call {
+        0 => Reply::text("fine"),
+        _ => server(),
+    });
+    let gateway = gateway(&Arc::new(model), breaking(2));
+    assert_eq!(call(&gateway, "b").await, Ok("fine".to_owned()));
+
+    for who in ["a", "b", "a"] {
+        assert_eq!(call(&gateway, who).await, Err("provider_server_error"));
+    }
+
+    assert_eq!(call(&gateway, "c").await, Err("provider_breaker_open"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_provider_that_asks_for_less_is_there() {
     let limited = ProviderError::RateLimited {
         retry_after: None,
