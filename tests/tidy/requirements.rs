@@ -132,7 +132,7 @@ pub fn faults(page: &str, text: impl Fn(&str) -> Option<String>) -> Vec<String> 
             let is_there = source.as_ref().is_some_and(|source| is_test(source, name));
             if !is_there {
                 found.push(format!(
-                    "{PAGE}:{number}: {row}: there is no test {name} in {file}"
+                    "{PAGE}:{number}: {row}: there is no test {name} in {file}, or it is ignored"
                 ));
             }
         }
@@ -145,7 +145,8 @@ pub fn faults(page: &str, text: impl Fn(&str) -> Option<String>) -> Vec<String> 
     found
 }
 
-/// Whether a function of this name stands behind an attribute that makes it a test, or is a contract that tests call.
+/// Whether a function of this name stands behind an attribute that makes it a test, or is a contract that tests call. A test that
+/// `#[ignore]` leaves out of every run is none.
 pub fn is_test(source: &str, name: &str) -> bool {
     let needle = format!("fn {name}(");
     source.match_indices(&needle).any(|(at, _)| {
@@ -160,7 +161,7 @@ pub fn is_test(source: &str, name: &str) -> bool {
             .rev()
             .take_while(|line| line.trim_start().starts_with("#["))
             .collect();
-        attributes.contains("test")
+        attributes.contains("test") && !attributes.contains("ignore")
     })
 }
 
@@ -185,8 +186,10 @@ fn the_table_check_sees_what_it_should() {
                 | X-99 | A level has a name. | none | no test: nothing can fail |\n\
                 | O-08 | A level has a name. | `a.rs::holds` | type only: no host has it |\n\
                 ## Promises (F1 to F34)\n\
-                | F1 | A level has a name. | `b.rs::holds` | |\n";
-    let source = "#[tokio::test]\nasync fn holds() {}\nfn gone() {}";
+                | F1 | A level has a name. | `b.rs::holds` | |\n\
+                | F2 | A level has a name. | `a.rs::rests` | |\n";
+    let source =
+        "#[tokio::test]\nasync fn holds() {}\nfn gone() {}\n#[test]\n#[ignore]\nfn rests() {}";
 
     let found = faults(page, |file| (file == "a.rs").then(|| source.to_owned()));
     let found: Vec<&str> = found
@@ -198,7 +201,7 @@ fn the_table_check_sees_what_it_should() {
     assert_eq!(
         found,
         [
-            "docs/requirements.md:5: O-02: there is no test gone in a.rs",
+            "docs/requirements.md:5: O-02: there is no test gone in a.rs, or it is ignored",
             "docs/requirements.md:6: O-03 has no test and gives no reason (not built: …, no test: )",
             "docs/requirements.md:8: O-05 does not say in a sentence what must hold",
             "docs/requirements.md:9: a row has four cells: `| row | what must hold | tests | note |`",
@@ -208,7 +211,8 @@ fn the_table_check_sees_what_it_should() {
             "docs/requirements.md:13: \"X-99\" is no requirement, or has two rows",
             "docs/requirements.md:13: X-99 stands in the area \"O\"",
             "docs/requirements.md:14: O-08 is met by a type that no running host uses. Fix: use it, or say `not built: ` and why",
-            "docs/requirements.md:16: F1: there is no test holds in b.rs",
+            "docs/requirements.md:16: F1: there is no test holds in b.rs, or it is ignored",
+            "docs/requirements.md:17: F2: there is no test rests in a.rs, or it is ignored",
         ]
     );
     let missing = faults("", |_| None);
