@@ -203,7 +203,7 @@ fn race(
             move || swap(&workspace, kind, &stop, &swaps)
         });
         let mut last = None;
-        for at in 0..BATCH {
+        for at in 0..BATCH.min(tries()) {
             let text = RawJson::from_text(arguments(at, last.as_deref()).to_string()).unwrap();
             let answer =
                 runtime.block_on(tool.call(text, example_context(CancellationToken::new())));

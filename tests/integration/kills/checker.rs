@@ -17,7 +17,8 @@ use super::{
 pub(super) async fn history(client: &Client) -> Vec<Value> {
     for _ in 0..600 {
         let status: Value = json(client, "").await;
-        if status["state"] == "idle" {
+        // A conversation of a killed host is asleep until its next prompt, not idle.
+        if status["round_id"].is_null() && status["prompts_waiting"] == 0 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
