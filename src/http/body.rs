@@ -257,6 +257,13 @@ fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<
             format!("the JSON of a body is limited to {VALUES_MAX} values"),
         ));
     }
+    // An array would be read as the fields of a struct in their order, and `[]` as all defaults.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(Problem::invalid(
+            String::new(),
+            "send an object, not an array",
+        ));
+    }
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let pointer = pointer(error.path());

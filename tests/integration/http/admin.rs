@@ -263,6 +263,25 @@ async fn to_a_tenant_the_operators_routes_are_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_array_is_no_body_and_sets_nothing() {
+    let (server, program) = start().await;
+    for (method, path) in [
+        (Method::PUT, "/v1/admin/tenants/acme/quota"),
+        (Method::POST, "/v1/admin/tenants/acme/pause"),
+        (Method::POST, "/v1/admin/tenants/acme/keys"),
+    ] {
+        for body in ["[]", " [null]"] {
+            assert_eq!(
+                problem(admin(&server, method.clone(), path, body).await).await,
+                (422, "invalid_field".into()),
+                "{method} {path} {body}"
+            );
+        }
+    }
+    assert!(program.asked.lock().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operator_routes_of_a_program_without_support_are_501() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
 

@@ -582,6 +582,10 @@ async fn a_response_in_the_background_needs_no_client_and_is_cancelled_on_reques
     assert_eq!(refused["error"]["param"], "background");
     let none = json!({ "id": "resp_00_00000000-0000-4000-8000-000000000001_0" });
     assert_eq!(server.get(&at(&none, "")).await.status(), 404);
+    // The number of the first entry with a zero before it.
+    let (head, number) = first["id"].as_str().unwrap().rsplit_once('_').unwrap();
+    let respelled = json!({ "id": format!("{head}_0{number}") });
+    assert_eq!(server.get(&at(&respelled, "")).await.status(), 404);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

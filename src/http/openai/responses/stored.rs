@@ -76,15 +76,16 @@ pub(super) fn id(digits: &str, place: Place) -> String {
     format!("resp_{digits}_{}_{}", place.round, place.begins_at.0)
 }
 
-/// The conversation of a stored response, and its place there.
-pub(super) fn parsed(id: &str) -> Option<(String, Place)> {
-    let mut parts = id.strip_prefix("resp_")?.split('_');
+/// The conversation of a stored response, and its place there. Each place has one id: another
+/// spelling of its numbers is no id.
+pub(super) fn parsed(whole: &str) -> Option<(String, Place)> {
+    let mut parts = whole.strip_prefix("resp_")?.split('_');
     let (digits, round, begins_at) = (parts.next()?, parts.next()?, parts.next()?);
     let place = Place {
         round: round.parse().ok()?,
         begins_at: Seq(begins_at.parse().ok()?),
     };
-    Some((format!("{STORED}{digits}"), place))
+    (id(digits, place) == whole).then(|| (format!("{STORED}{digits}"), place))
 }
 
 /// The conversation of a stored response.
