@@ -14,8 +14,9 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
-use callboard_actors::ids::Scope;
+use callboard_actors::ids::{Scope, TenantId};
 use futures_util::StreamExt as _;
+use serde::Deserialize;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
@@ -38,6 +39,9 @@ const MOVED: HeaderName = HeaderName::from_static("x-callboard-moved");
 /// this moment. A request with a larger one, or one for whose copy there is no room, is answered
 /// with a retryable error then.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
+
+/// Routes of `POST` whose body, or the header `X-Conversation-Id`, may name a conversation.
+const NAMED_IN_BODY: [&str; 2] = ["/openai/v1/chat/completions", "/openai/v1/responses"];
 
 /// What only the owner of a conversation can answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +67,35 @@ fn asked(method: &Method, route: &str) -> Option<Asked> {
         (&Method::GET | &Method::HEAD, "") => Some(Asked::Owner),
         (&Method::GET | &Method::HEAD, _) => None,
         _ => Some(Asked::Owner),
+    }
+}
+
+/// How a request says which conversation it is about.
+enum Place {
+    /// By its path or a header.
+    Named(Scope, Asked),
+    /// By its body, if at all.
+    InBody(TenantId),
+}
+
+/// What of a body of OpenAI's APIs names a conversation.
+#[derive(Deserialize)]
+struct NamingBody {
+    previous_response_id: Option<String>,
+    metadata: Option<NamingMetadata>,
+}
+
+#[derive(Deserialize)]
+struct NamingMetadata {
+    conversation_id: Option<String>,
+}
+
+/// The conversation that a body of OpenAI's APIs names; `None` for a body that its handler refuses.
+fn named_in(body: &[u8]) -> Option<String> {
+    let naming: NamingBody = serde_json::from_slice(body).ok()?;
+    match naming.previous_response_id {
+        Some(previous) => responses::stored::conversation_of(&previous),
+        None => naming.metadata?.conversation_id,
     }
 }
 
@@ -108,30 +141,47 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
         return next.run(request).await;
     };
     let (mut parts, body) = request.into_parts();
-    let Some((scope, asked)) = place(&app, &mut parts).await else {
-        return next.run(Request::from_parts(parts, body)).await;
+    let is_forwarded = parts.headers.contains_key(FORWARDED);
+    let place = place(&app, &mut parts).await;
+    let is_kept = match &place {
+        None => return next.run(Request::from_parts(parts, body)).await,
+        Some(Place::Named(..)) => !is_forwarded,
+        Some(Place::InBody(_)) => true,
+    };
+    let (request, kept) = match is_kept {
+        true => match kept(&app, parts, body).await {
+            Ok(read) => read,
+            Err(problem) => return problem.into_response(),
+        },
+        false => (Request::from_parts(parts, body), None),
+    };
+    let named = match place {
+        Some(Place::Named(scope, asked)) => Some((scope, asked)),
+        Some(Place::InBody(tenant)) => kept
+            .as_ref()
+            .and_then(|kept| scope(&tenant, &named_in(&kept.body)?).ok())
+            .map(|scope| (scope, Asked::Owner)),
+        None => None,
+    };
+    let Some((scope, asked)) = named else {
+        return next.run(request).await;
     };
     let peers = &*peers;
     // An active conversation belongs to this host, as far as it knows; if it does not any more, the
     // answer shows it. A store that is away is reported by the handler.
     let is_awake = app.host.is_awake(&scope);
-    if parts.headers.contains_key(FORWARDED) {
+    if is_forwarded {
         // Sent on once. Its event stream is watched here all the same: the conversation may move
         // again. The host that sent it may have remembered an owner of a moment ago.
         if !is_awake && owner(peers, &scope).await.is_some() {
             return moved(Problem::owner_changed().into_response());
         }
-        let request = Request::from_parts(parts, body);
         let response = answered_here(&app, peers, &scope, asked, next.run(request)).await;
         return match is_taken(&response) {
             true => moved(response),
             false => response,
         };
     }
-    let (request, kept) = match kept(&app, parts, body).await {
-        Ok(read) => read,
-        Err(problem) => return problem.into_response(),
-    };
     if !is_awake {
         let remembered = app.owners.get(&scope, Instant::now());
         if let (Some(kept), Some(owner)) = (&kept, remembered) {
@@ -214,8 +264,18 @@ fn moved(mut response: Response) -> Response {
 
 /// The conversation that a request asks its owner about; `None` for other requests and for those
 /// that are refused anyway.
-async fn place(app: &App, parts: &mut Parts) -> Option<(Scope, Asked)> {
+async fn place(app: &App, parts: &mut Parts) -> Option<Place> {
     let route = MatchedPath::from_request_parts(parts, app).await.ok()?;
+    if parts.method == Method::POST && NAMED_IN_BODY.contains(&route.as_str()) {
+        let Caller(tenant) = Caller::from_request_parts(parts, app).await.ok()?;
+        return match parts.headers.get("x-conversation-id") {
+            Some(id) => Some(Place::Named(
+                scope(&tenant, id.to_str().ok()?).ok()?,
+                Asked::Owner,
+            )),
+            None => Some(Place::InBody(tenant)),
+        };
+    }
     let asked = asked(&parts.method, route.as_str())?;
     let parameters = RawPathParams::from_request_parts(parts, app).await.ok()?;
     let id = parameters.iter().find_map(|(name, value)| match name {
@@ -224,7 +284,7 @@ async fn place(app: &App, parts: &mut Parts) -> Option<(Scope, Asked)> {
         _ => None,
     })?;
     let Caller(tenant) = Caller::from_request_parts(parts, app).await.ok()?;
-    Some((scope(&tenant, &id).ok()?, asked))
+    Some(Place::Named(scope(&tenant, &id).ok()?, asked))
 }
 
 /// The bytes of a body that is small enough to keep.
@@ -287,6 +347,27 @@ async fn sent_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_body_names_its_conversation_by_the_response_before_or_by_metadata() {
+        let round = "00000000-0000-4000-8000-000000000001";
+        let previous = format!("resp_0a_{round}_3");
+        for (body, expected) in [
+            (
+                format!(r#"{{"input":"x","previous_response_id":"{previous}"}}"#),
+                responses::stored::conversation_of(&previous),
+            ),
+            (
+                r#"{"messages":[],"metadata":{"conversation_id":"c"}}"#.to_owned(),
+                Some("c".to_owned()),
+            ),
+            (r#"{"messages":[],"metadata":null}"#.to_owned(), None),
+            ("[".to_owned(), None),
+        ] {
+            assert_eq!(named_in(body.as_bytes()), expected, "{body}");
+        }
+        assert!(responses::stored::conversation_of(&previous).is_some());
+    }
 
     #[test]
     fn changes_and_live_answers_are_the_owners_and_histories_are_anyones() {

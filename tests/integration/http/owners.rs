@@ -127,6 +127,46 @@ async fn a_host_that_answered_is_asked_again_without_the_database() {
 }
 
 #[tokio::test]
+async fn calls_of_the_compatible_apis_are_answered_by_the_owner_of_the_conversation_they_name() {
+    let other = other("http://other.example", []);
+    let server = server(&other).await;
+    let say = json!([{ "role": "user", "content": "Hi" }]);
+    let chat = "/openai/v1/chat/completions";
+    let previous = "resp_0a_00000000-0000-4000-8000-000000000001_3";
+    let named =
+        json!({ "model": "default", "messages": say, "metadata": { "conversation_id": "c" } });
+    let follows = json!({ "model": "default", "input": "Hi", "previous_response_id": previous });
+
+    for (path, wanted) in [
+        (chat, &named),
+        ("/v1/chat/completions", &named),
+        ("/openai/v1/responses", &follows),
+        ("/v1/responses", &follows),
+    ] {
+        let answer: Value = soon(server.post(path, wanted.clone()).await.json())
+            .await
+            .unwrap();
+        assert_eq!(answer["from"], "other", "{path}");
+    }
+    let by_header = server
+        .ask(reqwest::Method::POST, chat, ACME)
+        .header("x-conversation-id", "c")
+        .json(&json!({ "model": "default", "messages": say }));
+    let answer: Value = soon(soon(by_header.send()).await.unwrap().json())
+        .await
+        .unwrap();
+    assert_eq!(answer["from"], "other");
+    assert_eq!(other.asked.lock().len(), 5);
+
+    // Without a conversation, any host answers.
+    let alone = json!({ "model": "default", "messages": say });
+    let answer: Value = soon(server.post(chat, alone).await.json()).await.unwrap();
+    assert_eq!(answer["choices"][0]["message"]["content"], "here");
+    assert_eq!(other.asked.lock().len(), 5);
+    server.end().await;
+}
+
+#[tokio::test]
 async fn a_remembered_owner_that_is_none_any_more_is_corrected_by_the_database() {
     for does in [Does::Refers, Does::NotThere] {
         let other = other("http://old.example", [Does::Answers, does]);
