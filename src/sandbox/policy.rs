@@ -117,11 +117,11 @@ impl PathRules {
     /// Whether `path` holds keys. `path` is relative to the root, links resolved.
     pub fn is_sensitive(&self, path: &Path) -> bool {
         let parts = lower(path);
-        let Some(name) = parts.last() else {
+        let Some(name) = parts.last().map(|name| without_backup(name)) else {
             return false;
         };
         is_env_file(name)
-            || SENSITIVE_NAMES.contains(&name.as_str())
+            || SENSITIVE_NAMES.contains(&name)
             || SENSITIVE_ENDINGS
                 .iter()
                 .any(|ending| name.len() > ending.len() && name.ends_with(ending))
@@ -217,6 +217,7 @@ pub(crate) struct Names(HashSet<String>);
 impl Names {
     /// Whether the set contains a name, given in lower case.
     pub(crate) fn has(&self, lower: &str) -> bool {
+        let lower = without_backup(lower);
         self.0.contains(lower)
             || lower.starts_with(".env.")
             || SENSITIVE_ENDINGS
@@ -225,6 +226,11 @@ impl Names {
                 .any(|ending| lower.ends_with(ending))
             || is_of_hook_runner(lower)
     }
+}
+
+/// A name without the sign of an editor's backup, which holds the same keys.
+fn without_backup(name: &str) -> &str {
+    name.strip_suffix('~').unwrap_or(name)
 }
 
 /// Whether a name, in lower case, is that of settings of [`HOOK_RUNNER`].
@@ -349,6 +355,8 @@ mod tests {
             ".ssh/known_hosts",
             "vault.txt",
             ".docker/config.json",
+            ".env~",
+            "deep/id_rsa~",
         ];
         let no = [
             "",
