@@ -146,8 +146,11 @@ fn reward(trial: &Path) -> Result<Option<String>, &'static str> {
             return Err("the reward file is no small regular file");
         }
         let mut text = String::new();
-        let read = tree::open(&path)
-            .is_ok_and(|file| file.take(REWARD_BYTES_MAX).read_to_string(&mut text).is_ok());
+        let read = tree::open(&path).is_ok_and(|file| {
+            file.take(REWARD_BYTES_MAX)
+                .read_to_string(&mut text)
+                .is_ok()
+        });
         return match read {
             true => Ok(Some(text)),
             false => Err("the reward file cannot be read"),

@@ -152,6 +152,7 @@ impl PathRules {
             || self
                 .protected_folders
                 .iter()
+                .filter(|path| path.file_name().map(lower_name).as_deref() == Some(name))
                 .any(|path| is_path(&lower(path), folder, name))
             || ((PROTECTED_IN_PROJECTS.iter().any(is)
                 || is_of_hook_runner(name)
@@ -170,7 +171,6 @@ impl PathRules {
     /// Whether protected files lie in folders that are called `name` in `folder`, both in lower
     /// case: a link of this name would make other files take their place.
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-    #[allow(clippy::unused_self, reason = "a rule like the others")]
     pub(crate) fn holds_protected(&self, folder: &[String], name: &str) -> bool {
         let is_above = |place: &&[&str]| {
             (1..place.len()).any(|end| {
@@ -179,7 +179,14 @@ impl PathRules {
                     .is_some_and(|above| is_at(above, folder, name))
             })
         };
+        let is_on_the_way = |path: &PathBuf| {
+            let mut rest = path.iter().skip(folder.len());
+            rest.next().is_some_and(|part| lower_name(part) == name)
+                && rest.next().is_some()
+                && lower(path).starts_with(folder)
+        };
         PROTECTED_PLACES.iter().chain(POINTERS).any(is_above)
+            || self.protected_folders.iter().any(is_on_the_way)
             || (!is_of_dependencies(folder) && PROTECTED_IN_PROJECTS.iter().any(is_above))
     }
 

@@ -770,9 +770,7 @@ mod tests {
         );
         // The same path in another folder, in which a session can go on.
         assert_ne!(
-            Fixture::new()
-                .tool("file_edit")
-                .approval_pattern(&resolved),
+            Fixture::new().tool("file_edit").approval_pattern(&resolved),
             pattern
         );
 

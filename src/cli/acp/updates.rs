@@ -139,7 +139,8 @@ impl Shown<'_> {
     pub(super) fn finished(&self, is_error: bool, output: &str) -> Value {
         let input: Value = self.input.parse().unwrap_or(Value::Null);
         let diff = self.diff(&input);
-        let output = (is_error || diff.is_none()).then(|| block(&fenced(&cut(output, OUTPUT_CHARS_MAX))));
+        let output =
+            (is_error || diff.is_none()).then(|| block(&fenced(&cut(output, OUTPUT_CHARS_MAX))));
         let content: Vec<Value> = diff.into_iter().chain(output).collect();
         let status = if is_error { "failed" } else { "completed" };
         with_type(
