@@ -445,7 +445,8 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
         writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
         return;
     }
-    let at = |path: &str| home.work().join(path);
+    let work = home.work();
+    let at = |path: &str| work.join(path);
     // An active environment, one behind a link, and a folder that does not exist yet.
     std::fs::create_dir_all(at(".venv/bin")).unwrap();
     std::fs::create_dir_all(at("envs/one/bin")).unwrap();
