@@ -96,11 +96,7 @@ pub fn data_set(path: &Path) -> Result<DataSet, Vec<TaskError>> {
 }
 
 /// Reads a text file of at most `max` bytes.
-fn text(path: &Path, max: u64) -> Result<String, String> {
-    let file = fs::File::open(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => "it is missing; add it".to_owned(),
-        _ => format!("it cannot be read: {}", crate::os_error::words(&error)),
-    })?;
+fn text(file: fs::File, max: u64) -> Result<String, String> {
     let mut bytes = Vec::new();
     file.take(max + 1)
         .read_to_end(&mut bytes)
@@ -113,7 +109,10 @@ fn text(path: &Path, max: u64) -> Result<String, String> {
 
 fn lines(path: &Path) -> Vec<Result<Task, TaskError>> {
     let shown = path.display().to_string();
-    let text = match text(path, JSONL_BYTES_MAX) {
+    // A link is followed: the user has named this file.
+    let opened = fs::File::open(path)
+        .map_err(|error| format!("it cannot be read: {}", crate::os_error::words(&error)));
+    let text = match opened.and_then(|file| text(file, JSONL_BYTES_MAX)) {
         Ok(text) => text,
         Err(problem) => return vec![Err(TaskError::file(shown, problem))],
     };
@@ -164,10 +163,11 @@ fn folder(path: &Path, notes: &mut Vec<String>) -> Result<Task, TaskError> {
         .map(|name| name.to_string_lossy().into_owned())
         .unwrap_or_default();
     check_id(&id).map_err(|problem| TaskError::file(path.display().to_string(), problem))?;
-    let prompt = text(&path.join("instruction.md"), PROMPT_BYTES_MAX as u64)
+    let part = |name: &str, max| tree::open(&path.join(name)).and_then(|file| text(file, max));
+    let prompt = part("instruction.md", PROMPT_BYTES_MAX as u64)
         .map_err(|problem| TaskError::file(place("instruction.md"), problem))?;
     check_prompt(&prompt).map_err(|problem| TaskError::file(place("instruction.md"), problem))?;
-    let toml = text(&path.join("task.toml"), SETTINGS_BYTES_MAX)
+    let toml = part("task.toml", SETTINGS_BYTES_MAX)
         .map_err(|problem| TaskError::file(place("task.toml"), problem))?;
     let settings = settings::parse(&place("task.toml"), &toml)?;
     notes.extend(settings.notes);
@@ -187,7 +187,8 @@ fn folder(path: &Path, notes: &mut Vec<String>) -> Result<Task, TaskError> {
     }
     for part in ["environment", "tests", "solution"] {
         let folder = path.join(part);
-        if part != "tests" && !folder.exists() {
+        // A link that leads nowhere is refused as well.
+        if part != "tests" && folder.symlink_metadata().is_err() {
             continue;
         }
         // The solution does not decide about a result, but its files must be readable.
@@ -215,12 +216,13 @@ fn folder(path: &Path, notes: &mut Vec<String>) -> Result<Task, TaskError> {
 /// Accepts a `Dockerfile` that only names an image, a folder and copies: it is not built here.
 fn dockerfile(path: &Path) -> Result<(), TaskError> {
     let file = path.join("environment/Dockerfile");
-    if !file.exists() {
+    if file.symlink_metadata().is_err() {
         return Ok(());
     }
     let shown = file.display().to_string();
-    let text =
-        text(&file, SETTINGS_BYTES_MAX).map_err(|problem| TaskError::file(&shown, problem))?;
+    let text = tree::open(&file)
+        .and_then(|file| text(file, SETTINGS_BYTES_MAX))
+        .map_err(|problem| TaskError::file(&shown, problem))?;
     for (number, line) in (1..).zip(text.lines()) {
         let word = line.split_whitespace().next().unwrap_or_default();
         let word = word.to_ascii_uppercase();
@@ -317,6 +319,47 @@ mod tests {
             assert!(errors.contains(line), "{line}\n{errors}");
         }
         assert_eq!(errors.lines().count(), 5);
+    }
+
+    /// A cloned data set can hold links: what they lead to must reach no model.
+    #[cfg(unix)]
+    #[test]
+    fn a_task_takes_nothing_from_outside_of_its_folder_and_waits_for_no_pipe() {
+        let outside = made(&[
+            ("private/notes.txt", "a secret"),
+            ("private/test.sh", "exit 0\n"),
+        ]);
+        let private = outside.path().join("private");
+        let link = |target: &Path| {
+            let target = target.to_owned();
+            move |at: &Path| std::os::unix::fs::symlink(&target, at).unwrap()
+        };
+        let pipe = |at: &Path| {
+            let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+            rustix::fs::mknodat(rustix::fs::CWD, at, kind, mode, 0).unwrap();
+        };
+        let refused = |part: &str, make: &dyn Fn(&Path)| {
+            let home = made(&TASK);
+            let at = home.path().join("one").join(part);
+            let _ = fs::remove_dir_all(&at).or_else(|_| fs::remove_file(&at));
+            make(&at);
+            assert!(
+                errors(&home).starts_with(&format!("BASE/one/{part}: it is ")),
+                "{part}: {}",
+                errors(&home)
+            );
+        };
+
+        for part in ["environment", "tests", "solution"] {
+            refused(part, &link(&private));
+        }
+        for part in ["environment", "solution"] {
+            refused(part, &link(&private.join("nothing")));
+        }
+        for part in ["instruction.md", "task.toml", "environment/Dockerfile"] {
+            refused(part, &link(&private.join("notes.txt")));
+            refused(part, &pipe);
+        }
     }
 
     #[test]

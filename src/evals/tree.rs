@@ -22,8 +22,43 @@ fn words(error: &io::Error) -> String {
     format!("it cannot be read: {}", crate::os_error::words(error))
 }
 
-/// Lists everything below a folder, by name.
+/// What is wrong with a link or a special file of a task.
+const NO_FILE: &str = "it is a link or a special file; replace it by a copy";
+
+/// Opens a regular file of a task. A link could lead to any file of the user, and opening a pipe would
+/// wait for ever.
+///
+/// # Errors
+/// What is wrong with it, and the remedy.
+pub(super) fn open(path: &Path) -> Result<fs::File, String> {
+    let missing = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => "it is missing; add it".to_owned(),
+        _ => words(&error),
+    };
+    if !fs::symlink_metadata(path).map_err(missing)?.is_file() {
+        return Err(NO_FILE.to_owned());
+    }
+    let mut options = fs::File::options();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path).map_err(missing)?;
+    match file.metadata().map_err(missing)?.is_file() {
+        true => Ok(file),
+        false => Err(NO_FILE.to_owned()),
+    }
+}
+
+/// Lists everything below a folder, by name. The folder itself is no link either.
 fn entries(root: &Path) -> Result<Vec<Entry>, String> {
+    let about = fs::symlink_metadata(root).map_err(|error| words(&error))?;
+    if !about.is_dir() {
+        return Err("it is no folder but a link or a file; replace it by a copy".to_owned());
+    }
     let mut found = Vec::new();
     let mut bytes = 0u64;
     let mut folders = vec![PathBuf::new()];
@@ -78,11 +113,12 @@ fn executable(_: &fs::Metadata) -> bool {
     false
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read(path: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
-    fs::File::open(path)?
+    open(path)?
         .take(FOLDER_BYTES_MAX)
-        .read_to_end(&mut bytes)?;
+        .read_to_end(&mut bytes)
+        .map_err(|error| words(&error))?;
     Ok(bytes)
 }
 
@@ -96,7 +132,7 @@ pub(super) fn digest(root: &Path) -> Result<[u8; 32], String> {
         hash.update(entry.relative.as_os_str().as_encoded_bytes());
         hash.update([0, u8::from(entry.is_folder)]);
         if !entry.is_folder {
-            let bytes = read(&root.join(&entry.relative)).map_err(|error| words(&error))?;
+            let bytes = read(&root.join(&entry.relative))?;
             hash.update((bytes.len() as u64).to_le_bytes());
             hash.update(&bytes);
         }
@@ -129,7 +165,7 @@ pub(super) fn copy(from: &Path, to: &Path, skip: &str) -> Result<(), String> {
         if let Some(parent) = target.parent() {
             fs::create_dir_all(parent).map_err(failed)?;
         }
-        let bytes = read(&from.join(&entry.relative)).map_err(|error| words(&error))?;
+        let bytes = read(&from.join(&entry.relative))?;
         fs::write(&target, bytes).map_err(failed)?;
         if entry.executable {
             make_executable(&target).map_err(failed)?;

@@ -74,8 +74,7 @@ pub(super) async fn script(
         Err(SandboxError::Limit(why)) => (ScriptEnd::Killed(why), String::new()),
         Err(error) => return Err(format!("the tests could not run: {error}")),
     };
-    let logs = trial.join("logs/verifier");
-    let reward = blocking(move || Ok(reward(&logs))).await?;
+    let reward = blocking(move || Ok(reward(&trial))).await?;
     let grade = match reward {
         Ok(reward) => grading::script(&end, reward.as_deref()),
         Err(why) => Grade::failed(why),
@@ -130,7 +129,14 @@ fn printed(result: &ExecResult) -> String {
 
 /// The text of the reward file; `None` if the script wrote none. The processes have ended, so the
 /// file does not change any more.
-fn reward(logs: &Path) -> Result<Option<String>, &'static str> {
+fn reward(trial: &Path) -> Result<Option<String>, &'static str> {
+    let logs = trial.join("logs/verifier");
+    // The script may have replaced a folder by a link out of the trial.
+    for folder in [&trial.join("logs"), &logs] {
+        if !fs::symlink_metadata(folder).is_ok_and(|about| about.is_dir()) {
+            return Err("the folder of logs was removed or replaced");
+        }
+    }
     for name in ["reward.txt", "reward.json"] {
         let path = logs.join(name);
         let Ok(about) = fs::symlink_metadata(&path) else {
@@ -140,11 +146,14 @@ fn reward(logs: &Path) -> Result<Option<String>, &'static str> {
             return Err("the reward file is no small regular file");
         }
         let mut text = String::new();
-        let read = fs::File::open(&path)
-            .and_then(|file| file.take(REWARD_BYTES_MAX).read_to_string(&mut text));
+        let read = tree::open(&path).is_ok_and(|file| {
+            file.take(REWARD_BYTES_MAX)
+                .read_to_string(&mut text)
+                .is_ok()
+        });
         return match read {
-            Ok(_) => Ok(Some(text)),
-            Err(_) => Err("the reward file cannot be read"),
+            true => Ok(Some(text)),
+            false => Err("the reward file cannot be read"),
         };
     }
     Ok(None)
@@ -157,7 +166,9 @@ mod tests {
     #[test]
     fn a_reward_is_read_from_a_small_regular_file_only() {
         let home = tempfile::tempdir().unwrap();
-        let put = |name: &str, text: &str| fs::write(home.path().join(name), text).unwrap();
+        let logs = home.path().join("logs/verifier");
+        fs::create_dir_all(&logs).unwrap();
+        let put = |name: &str, text: &str| fs::write(logs.join(name), text).unwrap();
 
         assert_eq!(reward(home.path()), Ok(None));
         put("reward.json", "{\"reward\": 0.5}");
@@ -166,8 +177,14 @@ mod tests {
         assert_eq!(reward(home.path()).unwrap().unwrap(), "1");
         put("reward.txt", &"1".repeat(9_000));
         assert!(reward(home.path()).is_err());
-        fs::remove_file(home.path().join("reward.txt")).unwrap();
-        std::os::unix::fs::symlink("reward.json", home.path().join("reward.txt")).unwrap();
+        fs::remove_file(logs.join("reward.txt")).unwrap();
+        std::os::unix::fs::symlink("reward.json", logs.join("reward.txt")).unwrap();
+        assert!(reward(home.path()).is_err());
+
+        fs::remove_file(logs.join("reward.txt")).unwrap();
+        fs::rename(&logs, home.path().join("elsewhere")).unwrap();
+        assert!(reward(home.path()).is_err());
+        std::os::unix::fs::symlink("../elsewhere", &logs).unwrap();
         assert!(reward(home.path()).is_err());
     }
 }

@@ -117,11 +117,11 @@ impl PathRules {
     /// Whether `path` holds keys. `path` is relative to the root, links resolved.
     pub fn is_sensitive(&self, path: &Path) -> bool {
         let parts = lower(path);
-        let Some(name) = parts.last() else {
+        let Some(name) = parts.last().map(|name| without_backup(name)) else {
             return false;
         };
         is_env_file(name)
-            || SENSITIVE_NAMES.contains(&name.as_str())
+            || SENSITIVE_NAMES.contains(&name)
             || SENSITIVE_ENDINGS
                 .iter()
                 .any(|ending| name.len() > ending.len() && name.ends_with(ending))
@@ -152,6 +152,7 @@ impl PathRules {
             || self
                 .protected_folders
                 .iter()
+                .filter(|path| path.file_name().map(lower_name).as_deref() == Some(name))
                 .any(|path| is_path(&lower(path), folder, name))
             || ((PROTECTED_IN_PROJECTS.iter().any(is)
                 || is_of_hook_runner(name)
@@ -170,7 +171,6 @@ impl PathRules {
     /// Whether protected files lie in folders that are called `name` in `folder`, both in lower
     /// case: a link of this name would make other files take their place.
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-    #[allow(clippy::unused_self, reason = "a rule like the others")]
     pub(crate) fn holds_protected(&self, folder: &[String], name: &str) -> bool {
         let is_above = |place: &&[&str]| {
             (1..place.len()).any(|end| {
@@ -179,7 +179,14 @@ impl PathRules {
                     .is_some_and(|above| is_at(above, folder, name))
             })
         };
+        let is_on_the_way = |path: &PathBuf| {
+            let mut rest = path.iter().skip(folder.len());
+            rest.next().is_some_and(|part| lower_name(part) == name)
+                && rest.next().is_some()
+                && lower(path).starts_with(folder)
+        };
         PROTECTED_PLACES.iter().chain(POINTERS).any(is_above)
+            || self.protected_folders.iter().any(is_on_the_way)
             || (!is_of_dependencies(folder) && PROTECTED_IN_PROJECTS.iter().any(is_above))
     }
 
@@ -217,6 +224,7 @@ pub(crate) struct Names(HashSet<String>);
 impl Names {
     /// Whether the set contains a name, given in lower case.
     pub(crate) fn has(&self, lower: &str) -> bool {
+        let lower = without_backup(lower);
         self.0.contains(lower)
             || lower.starts_with(".env.")
             || SENSITIVE_ENDINGS
@@ -225,6 +233,11 @@ impl Names {
                 .any(|ending| lower.ends_with(ending))
             || is_of_hook_runner(lower)
     }
+}
+
+/// A name without the sign of an editor's backup, which holds the same keys.
+fn without_backup(name: &str) -> &str {
+    name.strip_suffix('~').unwrap_or(name)
 }
 
 /// Whether a name, in lower case, is that of settings of [`HOOK_RUNNER`].
@@ -349,6 +362,8 @@ mod tests {
             ".ssh/known_hosts",
             "vault.txt",
             ".docker/config.json",
+            ".env~",
+            "deep/id_rsa~",
         ];
         let no = [
             "",

@@ -162,16 +162,18 @@ the command ends is killed, and the result says so. Long output keeps its head a
         self.sandbox.policy().boundary && reading::only_reads(&args.command)
     }
 
-    /// The command and its folder: "always" approves it with any timeout. The form with a folder is
-    /// a command that does the same, so no command in the workspace can pass for another one.
+    /// The command, its folder and the workspace: "always" approves it with any timeout. The form with
+    /// a folder is a command that does the same, so no command in the workspace can pass for another
+    /// one.
     fn approval_pattern(&self, args: &BashArgs) -> Option<String> {
         let command = &args.command;
-        Some(match self.folder(args).as_deref() {
+        let command = match self.folder(args).as_deref() {
             Some("") | None => command.clone(),
             Some(folder) => {
                 format!("cd '{}' || exit; {command}", folder.replace('\'', r"'\''"))
             }
-        })
+        };
+        Some(super::in_workspace(&command, &self.sandbox.policy().root))
     }
 
     async fn call(&self, args: BashArgs, context: ToolContext) -> Result<String, ToolError> {
@@ -551,7 +553,8 @@ mod tests {
         };
 
         let below = serde_json::json!({"command": "make", "folder": "it's/b"});
-        let pattern = r"cd 'it'\''s/b' || exit; make".to_owned();
+        let here = |pattern: &str| super::super::in_workspace(pattern, Path::new(""));
+        let pattern = here(r"cd 'it'\''s/b' || exit; make");
         for folder in ["it's/b", "./it's//b/", "/workspace/c/../it's/b"] {
             assert_eq!(
                 approved(serde_json::json!({"command": "make", "folder": folder})),
@@ -562,7 +565,7 @@ mod tests {
             approved(serde_json::json!({"command": "make", "folder": ".", "timeout_ms": 5})),
             (
                 serde_json::json!({"command": "make", "timeout_ms": 5}),
-                "make".to_owned()
+                here("make")
             )
         );
         assert_eq!(

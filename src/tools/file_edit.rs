@@ -121,9 +121,10 @@ Read the file first. The answer is a diff.";
         })?
     }
 
-    /// "Always" approves every edit of this file.
+    /// "Always" approves every edit of this file of this workspace.
     fn approval_pattern(&self, args: &FileEditArgs) -> Option<String> {
-        Some(self.root.spelled_to_write(&args.path))
+        let path = self.root.spelled_to_write(&args.path);
+        Some(super::in_workspace(&path, self.root.real_path()))
     }
 
     async fn call(&self, args: FileEditArgs, context: ToolContext) -> Result<String, ToolError> {
@@ -753,6 +754,8 @@ mod tests {
         .unwrap();
 
         let resolved = tool.resolve(&given).unwrap();
+        let real = fixture.path().canonicalize().unwrap();
+        let pattern = super::super::in_workspace("dir/f", &real);
         assert_eq!(
             resolved.as_str(),
             r#"{"path":"dir/f","old_text":"text","new_text":"new"}"#
@@ -763,7 +766,12 @@ mod tests {
                 tool.approval_pattern(&given),
                 tool.approval_pattern(&resolved)
             ),
-            (None, "dir/f".into(), "dir/f".into())
+            (None, pattern.clone(), pattern.clone())
+        );
+        // The same path in another folder, in which a session can go on.
+        assert_ne!(
+            Fixture::new().tool("file_edit").approval_pattern(&resolved),
+            pattern
         );
 
         let link = fixture

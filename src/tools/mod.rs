@@ -30,6 +30,7 @@ use callboard_actors::{
     ports::{Sandbox, SandboxPolicy, Tool, ToolContext, erased},
     tool::{ToolError, ToolErrorType},
 };
+use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;
@@ -37,6 +38,19 @@ use crate::{
     mask::Masker,
     sandbox::{Options, PathError, PathRules, Root, detect_opted},
 };
+
+/// A pattern of calls that "always" approves, for one workspace: a session can go on in another folder,
+/// where the same command runs other files. The workspace is named by a hash, because people are shown
+/// patterns, and no path of the host.
+fn in_workspace(pattern: &str, root: &Path) -> String {
+    let hash = Sha256::digest(root.as_os_str().as_encoded_bytes());
+    let name: String = hash
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("{pattern} [workspace {name}]")
+}
 
 /// Any page is read within the bounds or refused.
 #[cfg(all(feature = "web", any(test, feature = "fuzzing")))]

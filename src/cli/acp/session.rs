@@ -532,12 +532,18 @@ impl Turn {
     }
 
     fn question(&self, id: &str, call: &Running, reason: &str) -> Value {
+        // What "always" agrees to, as the tools of these names compare calls.
+        let always = match call.name.as_str() {
+            "file_edit" => "Always allow edits of this file in the session",
+            "web_fetch" => "Always allow this site in the session",
+            _ => "Always allow this in the session",
+        };
         json!({
             "sessionId": self.slot.id.as_str(),
             "toolCall": self.shown(id, call).asked(reason),
             "options": [
                 {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
-                {"optionId": "always", "name": "Always allow this in the session", "kind": "allow_always"},
+                {"optionId": "always", "name": always, "kind": "allow_always"},
                 {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
             ],
         })

@@ -1,4 +1,6 @@
-//! Events of a round as updates of a session, and tool calls as an editor shows them.
+//! Events of a round as updates of a session, and tool calls as an editor shows them. Editors render
+//! texts as Markdown, in which a comment hides a part of a command and an image is fetched, so
+//! arguments and results are in code blocks.
 //!
 //! Pure.
 
@@ -53,31 +55,43 @@ impl Shown<'_> {
     pub(super) fn asked(&self, reason: &str) -> Value {
         let mut fields = self.fields("pending");
         let input: Value = self.input.parse().unwrap_or(Value::Null);
-        if let (Some(fields), true) = (fields.as_object_mut(), self.diff(&input).is_none()) {
-            let words = format!("{reason}\n\n{}", escaped_json(self.input.as_str()));
-            fields.insert("content".into(), json!([block(&words)]));
+        let diff = self.diff(&input).map(|diff| strictly_visible(&diff));
+        let mut shown = escaped_json(self.input.as_str()).into_owned();
+        if let (Some(_), Value::Object(arguments)) = (&diff, &input) {
+            // The diff has the texts. What else is there may widen it, such as `replace_all`.
+            let mut rest = arguments.clone();
+            rest.remove("old_text");
+            rest.remove("new_text");
+            shown = escaped_json(&Value::Object(rest).to_string()).into_owned();
+        }
+        let words = format!("{}\n\n{}", visible_strict(reason), fenced(&shown));
+        if let Some(fields) = fields.as_object_mut() {
+            let content: Vec<Value> = diff.into_iter().chain([block(&words)]).collect();
+            fields.insert("content".into(), json!(content));
+            fields.insert("rawInput".into(), strictly_visible(&input));
         }
         fields
     }
 
     fn title(&self, input: &Value) -> String {
         let field = |name: &str| input.get(name).and_then(Value::as_str);
-        let title = match self.name {
-            "bash" => field("command").map(str::to_owned),
-            "file_edit" => field("path").map(|path| match field("old_text") {
-                Some("") => format!("Create {path}"),
-                _ => format!("Edit {path}"),
-            }),
-            "file_read" => field("path").map(|path| format!("Read {path}")),
-            _ => None,
+        let (verb, subject) = match (self.name, field("command"), field("path")) {
+            ("bash", Some(command), _) => ("", command.to_owned()),
+            ("file_edit", _, Some(path)) if field("old_text") == Some("") => {
+                ("Create ", path.to_owned())
+            }
+            ("file_edit", _, Some(path)) => ("Edit ", path.to_owned()),
+            ("file_read", _, Some(path)) => ("Read ", path.to_owned()),
+            _ => (
+                "",
+                callboard_actors::journal::summary(self.name, self.input),
+            ),
         };
-        let title =
-            title.unwrap_or_else(|| callboard_actors::journal::summary(self.name, self.input));
-        let line = visible_strict(&title)
+        let line = visible_strict(&subject)
             .split_whitespace()
             .collect::<Vec<_>>()
             .join(" ");
-        cut(&line, TITLE_CHARS_MAX)
+        format!("{verb}{}", inline_code(&cut(&line, TITLE_CHARS_MAX)))
     }
 
     fn locations(&self, input: &Value) -> Value {
@@ -125,7 +139,8 @@ impl Shown<'_> {
     pub(super) fn finished(&self, is_error: bool, output: &str) -> Value {
         let input: Value = self.input.parse().unwrap_or(Value::Null);
         let diff = self.diff(&input);
-        let output = (is_error || diff.is_none()).then(|| block(&cut(output, OUTPUT_CHARS_MAX)));
+        let output =
+            (is_error || diff.is_none()).then(|| block(&fenced(&cut(output, OUTPUT_CHARS_MAX))));
         let content: Vec<Value> = diff.into_iter().chain(output).collect();
         let status = if is_error { "failed" } else { "completed" };
         with_type(
@@ -147,7 +162,7 @@ pub(super) fn running(id: &str) -> Value {
 pub(super) fn progress(id: &str, text: &str) -> Value {
     with_type(
         "tool_call_update",
-        json!({"toolCallId": id, "status": "in_progress", "content": [block(&cut(text, OUTPUT_CHARS_MAX))]}),
+        json!({"toolCallId": id, "status": "in_progress", "content": [block(&fenced(&cut(text, OUTPUT_CHARS_MAX)))]}),
     )
 }
 
@@ -165,6 +180,58 @@ fn with_type(kind: &str, mut fields: Value) -> Value {
 
 fn block(text: &str) -> Value {
     json!({"type": "content", "content": content::text(text)})
+}
+
+/// Every string of a value with its invisible characters as escapes.
+fn strictly_visible(value: &Value) -> Value {
+    match value {
+        Value::String(text) => Value::String(visible_strict(text)),
+        Value::Array(items) => items.iter().map(strictly_visible).collect(),
+        Value::Object(fields) => Value::Object(
+            fields
+                .iter()
+                .map(|(name, value)| (visible_strict(name), strictly_visible(value)))
+                .collect(),
+        ),
+        other => other.clone(),
+    }
+}
+
+/// Backticks that begin and end a piece of code with this text: more than it has in a row.
+fn ticks(text: &str, min: usize) -> String {
+    let longest = text
+        .split(|c| c != '`')
+        .map(str::len)
+        .max()
+        .unwrap_or_default();
+    "`".repeat(min.max(longest + 1))
+}
+
+/// A text as a code block of Markdown, which shows every character of it.
+fn fenced(text: &str) -> String {
+    let fence = ticks(text, 3);
+    format!("{fence}\n{text}\n{fence}")
+}
+
+/// A line as code within a line of Markdown, unless it is plain words that mean nothing else there.
+fn inline_code(line: &str) -> String {
+    let means_itself = |c: char| c.is_alphanumeric() || " /.,:=-+@%'\"?".contains(c);
+    let is_plain = line.starts_with(char::is_alphanumeric)
+        && !line.contains("://")
+        && !line.contains("www.")
+        && line.split('_').all(|part| !part.is_empty())
+        && line.chars().all(|c| means_itself(c) || c == '_');
+    if is_plain || line.is_empty() {
+        return line.to_owned();
+    }
+    let fence = ticks(line, 1);
+    // One blank at each end is no part of the code.
+    let room = if line.starts_with('`') || line.ends_with('`') {
+        " "
+    } else {
+        ""
+    };
+    format!("{fence}{room}{line}{room}{fence}")
 }
 
 fn cut(text: &str, chars_max: usize) -> String {
@@ -349,7 +416,7 @@ mod tests {
 
         assert_eq!(
             (&asked["kind"], &asked["title"]),
-            (&json!("execute"), &json!("ls \\u{202e}hcuot"))
+            (&json!("execute"), &json!("`ls \\u{202e}hcuot`"))
         );
         let words = asked["content"][0]["content"]["text"].as_str().unwrap();
         assert!(
@@ -358,6 +425,66 @@ mod tests {
                 && !words.contains('\u{202e}'),
             "{words}"
         );
+    }
+
+    #[test]
+    fn an_edit_is_asked_about_with_every_argument_and_hides_no_character() {
+        let input = raw(json!({
+            "path": "a\u{202e}.rs", "old_text": "1\u{200b}", "new_text": "2 \u{2066}// x", "replace_all": true,
+        }));
+
+        let asked = shown("file_edit", &input).asked("this tool changes something");
+
+        let diff = &asked["content"][0];
+        assert_eq!(
+            (&diff["oldText"], &diff["newText"]),
+            (&json!("1\\u{200b}"), &json!("2 \\u{2066}// x"))
+        );
+        let words = asked["content"][1]["content"]["text"].as_str().unwrap();
+        assert!(words.contains("\"replace_all\":true"), "{words}");
+        // The place is the file's own path, which an editor opens.
+        let shown = format!(
+            "{}{}{}",
+            asked["title"], asked["content"], asked["rawInput"]
+        );
+        assert!(
+            !shown.contains(['\u{202e}', '\u{200b}', '\u{2066}']),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn no_markdown_of_a_command_or_of_a_result_hides_a_part_or_fetches_an_image() {
+        let attack = "true <!-- ; touch x --> ``` ![](http://h.example/x)";
+        let input = raw(json!({ "command": attack }));
+        let call = shown("bash", &input);
+
+        let asked = call.asked("why");
+        let done = call.finished(false, &format!("{attack}\n````\n"));
+
+        assert_eq!(asked["title"], json!(format!("````{attack}````")));
+        let words = asked["content"][0]["content"]["text"].as_str().unwrap();
+        assert_eq!(words, format!("why\n\n````\n{}\n````", input.as_str()));
+        let output = done["content"][0]["content"]["text"].as_str().unwrap();
+        assert_eq!(output, format!("`````\n{attack}\n````\n\n`````"));
+        let titles = [
+            "cargo test",
+            "cat src/a_b.rs",
+            "ls *",
+            "cat __init__.py",
+            "# x",
+            "`a",
+        ]
+        .map(inline_code);
+        let expected = [
+            "cargo test",
+            "cat src/a_b.rs",
+            "`ls *`",
+            "`cat __init__.py`",
+            "`# x`",
+            "`` `a ``",
+        ];
+        assert_eq!(titles, expected);
     }
 
     #[test]

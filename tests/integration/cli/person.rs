@@ -129,6 +129,32 @@ async fn a_call_that_was_allowed_is_seen_to_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn always_is_for_the_folder_in_which_it_was_said() {
+    let test = "always_is_for_the_folder_in_which_it_was_said";
+    let home = Home::new();
+    std::fs::create_dir(home.work().join("other")).unwrap();
+    let edits = |text| [Reply::events(text), Reply::events(anthropic_text("Done."))];
+    let edit = || anthropic_tool("file_edit", &create("one.txt"));
+    let server = ModelServer::start(edits(edit()).into_iter().chain(edits(edit()))).await;
+    let url = server.url();
+
+    let mut args = asking(&url);
+    args.extend(["--session", "s1"]);
+    let Some(here) = at_terminal(&home, test, &[("Allow it?", 400, "a\n")], &args) else {
+        return;
+    };
+    args.extend(["--workspace", "other"]);
+    let there = at_terminal(&home, test, &[("Allow it?", 400, "n\n")], &args).unwrap();
+
+    assert!(home.work().join("one.txt").exists(), "{here:?}");
+    assert!(
+        there.out.contains("Allow it?") && there.out.contains("Done."),
+        "{there:?}"
+    );
+    assert!(!home.work().join("other/one.txt").exists(), "{there:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_question_of_a_round_needs_its_own_answer() {
     let test = "every_question_of_a_round_needs_its_own_answer";
     let home = Home::new();

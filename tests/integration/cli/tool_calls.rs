@@ -435,3 +435,54 @@ fn a_command_in_the_home_folder_changes_no_agreement_and_no_program_that_the_use
     }
     assert!(!place.join(".config/autostart").exists(), "{said}");
 }
+
+#[test]
+fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
+    let mut home = Home::new();
+    if home.run(&["tools", "show", "bash"]).code != Some(0) {
+        use std::io::Write;
+        let test = "no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches";
+        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
+        return;
+    }
+    let work = home.work();
+    let at = |path: &str| work.join(path);
+    // An active environment, one behind a link, and a folder that does not exist yet.
+    std::fs::create_dir_all(at(".venv/bin")).unwrap();
+    std::fs::create_dir_all(at("envs/one/bin")).unwrap();
+    std::os::unix::fs::symlink("envs/one", at("env")).unwrap();
+    std::fs::write(at("envs/one/bin/ls"), "mine").unwrap();
+    let folders = [".venv/bin", "env/bin", "new/bin"].map(at);
+    let path = std::env::join_paths(folders.iter().chain([&"/usr/bin".into(), &"/bin".into()]));
+    home.variables = vec![("PATH", path.unwrap().into_string().unwrap())];
+    let call = |name: &str, arguments: &serde_json::Value| {
+        let arguments = arguments.to_string();
+        home.run(&["tools", "call", name, &arguments, "--approve", "auto"])
+            .json()
+    };
+
+    let attack = "echo theirs > .venv/bin/git; echo theirs >> envs/one/bin/ls; echo ok > .venv/bin/of-the-project; \
+                  echo theirs > env/bin/git; mkdir -p new/bin; echo theirs > new/bin/git; \
+                  mkdir -p other/bin; echo theirs > other/bin/git; rm env; ln -s other env";
+    let said = call("bash", &json!({ "command": attack })).to_string();
+    let edit = |path: &str| {
+        let arguments = json!({"path": path, "old_text": "", "new_text": "x"});
+        call("file_edit", &arguments)["is_error"].clone()
+    };
+    let edits = [".venv/bin/ssh", "envs/one/bin/sudo", "new/bin/vim"].map(edit);
+
+    for planted in [
+        ".venv/bin/git",
+        "env/bin/git",
+        "envs/one/bin/git",
+        "new/bin/git",
+    ] {
+        assert!(!at(planted).exists(), "{planted}: {said}");
+    }
+    assert_eq!(
+        std::fs::read_to_string(at("envs/one/bin/ls")).unwrap(),
+        "mine"
+    );
+    assert!(at(".venv/bin/of-the-project").exists(), "{said}");
+    assert_eq!(edits, [true, true, true].map(serde_json::Value::from));
+}

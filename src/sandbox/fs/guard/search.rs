@@ -650,6 +650,16 @@ impl<'a> Search<'a> {
         if is_protected && !item.covered {
             self.protect(path.clone(), status, here);
         }
+        if self.root.rules().is_sensitive(&path) && status.kind == FileType::Symlink {
+            // The keys lie in a file of another name: `.env` may lead to `settings`.
+            let target = self.locate(&path);
+            let is_file = |target: &PathBuf| {
+                self.status(target)
+                    .is_ok_and(|status| status.kind == FileType::RegularFile)
+            };
+            let target = target.filter(is_file).map(|target| (target, false));
+            self.found.hidden.extend(target);
+        }
         if self.root.rules().is_sensitive(&path) && status.is_coverable() {
             let is_folder = status.kind == FileType::Directory;
             self.found.hidden.push((path.clone(), is_folder));

@@ -291,6 +291,33 @@ fn sixty_thousand_names_in_a_folder_hide_nothing() {
 }
 
 #[test]
+fn the_file_that_a_name_of_keys_leads_to_is_hidden_as_well() {
+    let (folder, guard) = fixture();
+    let link = |target: &str, name: &str| {
+        std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+    };
+    for (name, text) in [
+        ("settings/dev", "KEY=x"),
+        ("sub/a", "x"),
+        (".env.local~", "x"),
+    ] {
+        write(&folder, name, text);
+    }
+    link("settings/dev", ".env");
+    link("../settings/dev", "sub/.env");
+    link("sub", "id_rsa");
+    link("nowhere", ".netrc");
+    link("/etc/hostname", ".npmrc");
+
+    let guarded = guard.search().unwrap();
+
+    let mut found = guarded.found().hidden.clone();
+    found.sort();
+    let hidden = [".env.local~", "settings/dev"].map(|path| (PathBuf::from(path), false));
+    assert_eq!(found, hidden);
+}
+
+#[test]
 fn more_protected_files_than_can_be_covered_are_an_error() {
     let (folder, guard) = fixture();
     for n in 0..1001 {
