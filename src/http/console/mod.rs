@@ -46,9 +46,13 @@ use axum::{
     routing::{get, post},
 };
 
+pub(super) use self::session::tenant_of;
 use self::page::Failure;
 use super::{error::Problem, shared::App};
 use crate::observe::Redactor;
+
+/// What the paths of the console begin with.
+pub(super) const PREFIX: &str = "/console";
 
 /// The routes of the console. `redactor` masks secrets in the texts of failures.
 pub(super) fn routes(redactor: &Redactor) -> Router<App> {
