@@ -16,8 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HttpConfig, addresses::Addresses, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, owners::RecentOwners,
-    peers::Watched, sessions::Sessions,
+    HttpConfig, addresses::Addresses, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts,
+    owners::RecentOwners, peers::Watched, sessions::Sessions,
 };
 use crate::Host;
 

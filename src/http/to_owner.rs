@@ -215,6 +215,11 @@ fn moved(mut response: Response) -> Response {
 /// The conversation that a request asks its owner about; `None` for other requests and for those
 /// that are refused anyway.
 async fn place(app: &App, parts: &mut Parts) -> Option<(Scope, Asked)> {
+    // Clients of URLs take such a segment, and the one before it, away: another route would be asked
+    // there. No route has a name that is one.
+    if parts.uri.path().split('/').any(is_dots) {
+        return None;
+    }
     let route = MatchedPath::from_request_parts(parts, app).await.ok()?;
     let asked = asked(&parts.method, route.as_str())?;
     let parameters = RawPathParams::from_request_parts(parts, app).await.ok()?;
@@ -225,6 +230,12 @@ async fn place(app: &App, parts: &mut Parts) -> Option<(Scope, Asked)> {
     })?;
     let Caller(tenant) = Caller::from_request_parts(parts, app).await.ok()?;
     Some((scope(&tenant, &id).ok()?, asked))
+}
+
+/// Whether a segment of a path is `.` or `..`, in any spelling.
+fn is_dots(segment: &str) -> bool {
+    let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+    matches!(&*plain, "." | "..")
 }
 
 /// The bytes of a body that is small enough to keep.
@@ -287,6 +298,16 @@ async fn sent_on(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_segment_that_clients_take_away_is_known_in_every_spelling() {
+        for dots in [".", "..", "%2e", "%2E%2e", ".%2e"] {
+            assert!(is_dots(dots), "{dots}");
+        }
+        for name in ["", "a", "...", "%2e%2ea", "..\\x", "%252e"] {
+            assert!(!is_dots(name), "{name}");
+        }
+    }
 
     #[test]
     fn changes_and_live_answers_are_the_owners_and_histories_are_anyones() {

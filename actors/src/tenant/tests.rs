@@ -278,6 +278,32 @@ async fn a_conversation_that_was_counted_and_not_stored_is_counted_again_at_once
     assert_eq!(count.announce(id(2)).take(), Taken::CountFirst);
 }
 
+#[tokio::test(start_paused = true)]
+async fn of_several_hosts_each_creates_its_part_of_what_is_left_and_counts_again() {
+    let count = ConversationCount::new();
+    count.bound(Some(10));
+    count.share(2);
+    count.counted(0);
+    let mut made = Vec::new();
+    let taken = loop {
+        let pending = count.announce(id(made.len()));
+        match pending.take() {
+            Taken::Yes => made.push(pending),
+            other => break other,
+        }
+    };
+    assert_eq!((made.len(), taken), (5, Taken::CountFirst));
+
+    made.drain(..).for_each(PendingConversation::keep);
+    assert!(!count.has_seen(&id(0)), "another host may have deleted it");
+    count.counted(10); // The other host created as many.
+    assert_eq!(count.announce(id(20)).take(), Taken::No);
+
+    count.counted(2); // Most were deleted; the count is trusted for a second.
+    tokio::time::advance(std::time::Duration::from_secs(1)).await;
+    assert_eq!(count.announce(id(21)).take(), Taken::CountFirst);
+}
+
 #[test]
 fn a_family_has_the_bounds_of_the_day_and_each_member_brings_its_spending_once() {
     let tenant = BudgetCounter::root(crate::policy::BudgetLevel::Tenant, Budget::default());

@@ -10,7 +10,11 @@ use axum::{
 };
 use callboard_actors::{ids::TenantId, limits::PROMPT_BYTES_MAX};
 
-use super::{cookies::CSRF, page::Failure, session::{AnySession, Client}};
+use super::{
+    cookies::CSRF,
+    page::Failure,
+    session::{AnySession, Client},
+};
 use crate::http::sessions::{Session, Who};
 use crate::http::{body, error::Problem, shared::App};
 

@@ -46,8 +46,8 @@ use axum::{
     routing::{get, post},
 };
 
-pub(super) use self::session::tenant_of;
 use self::page::Failure;
+pub(super) use self::session::tenant_of;
 use super::{error::Problem, shared::App};
 use crate::observe::Redactor;
 

@@ -155,10 +155,7 @@ pub(in crate::http) async fn read(
             }
         }
     }
-    let room = app
-        .answers
-        .take(tenant, connection, PAGE_BYTES_MAX)
-        .await?;
+    let room = app.answers.take(tenant, connection, PAGE_BYTES_MAX).await?;
     Ok((shown(&kept, Some((page.after, limit))), room))
 }
 

@@ -3,12 +3,7 @@
 //! Nothing is kept for a response beside its conversation. Its id names the conversation, the round
 //! and the entry behind which it begins, and the rest is read from the journal.
 
-use axum::{
-    Extension, Json,
-    extract::State,
-    http::StatusCode,
-    response::Response,
-};
+use axum::{Extension, Json, extract::State, http::StatusCode, response::Response};
 use callboard_actors::{
     host::ConversationHandle,
     ids::{Scope, Seq, TenantId},
