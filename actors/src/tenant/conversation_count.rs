@@ -76,6 +76,9 @@ pub(crate) enum Taken {
     No,
     /// The caller must count the store, then try again.
     CountFirst,
+    /// This host has created its part of what was left. The caller may try again then, when the other
+    /// hosts have stored what they create now.
+    Later(Instant),
 }
 
 impl ConversationCount {
@@ -192,11 +195,7 @@ impl PendingConversation {
             part,
             pending,
         } = &mut *state;
-        let is_used_up = |count: u64, at: &Instant| {
-            self.count.is_shared()
-                && count < max
-                && (count >= *part || at.elapsed() >= COUNT_TRUSTED)
-        };
+        let is_shared = self.count.is_shared();
         let Some(pending) = pending.get_mut(&self.conversation) else {
             return Taken::CountFirst;
         };
@@ -204,7 +203,10 @@ impl PendingConversation {
             return Taken::Yes;
         }
         match known {
-            Some((count, at)) if is_used_up(*count, at) => Taken::CountFirst,
+            Some((_, at)) if is_shared && at.elapsed() >= COUNT_TRUSTED => Taken::CountFirst,
+            Some((count, at)) if is_shared && *count < max && *count >= *part => {
+                Taken::Later(*at + COUNT_TRUSTED)
+            }
             Some((count, _)) if *count < max => {
                 *count += 1;
                 pending.is_counted = true;

@@ -345,7 +345,7 @@ async fn quotas_of_what_is_stored_hold_over_all_hosts() {
     let model = ModelServer::answering(|_| Reply::events(anthropic_text("Yes."))).await;
     let [few, small] = [(); 2].map(|()| Key::new(&Home::new()));
     let more = format!(
-        "[[tenant]]\nid = \"few\"\nkey_sha256 = \"{}\"\nquotas = {{ conversations_max = 6 }}\n\
+        "[host]\n[[tenant]]\nid = \"few\"\nkey_sha256 = \"{}\"\nquotas = {{ conversations_max = 6 }}\n\
          [[tenant]]\nid = \"small\"\nkey_sha256 = \"{}\"\nquotas = {{ stored_bytes_max = 100000 }}\n",
         few.hash, small.hash
     );
@@ -356,7 +356,8 @@ async fn quotas_of_what_is_stored_hold_over_all_hosts() {
         let path = format!("/v1/conversations/{id}");
         host.ask(Method::PUT, &path, &key.key, body).await.status
     };
-    // Both hosts have counted what is stored: nothing.
+    tokio::time::sleep(HOLDS_WITHIN + Duration::from_secs(1)).await; // They know of one another.
+    // Both hosts have counted what is stored: next to nothing.
     for (n, host) in [&first, &second].into_iter().enumerate() {
         for key in [&few, &small] {
             assert_eq!(put(host, key, format!("first{n}"), 10).await, 201);
@@ -377,10 +378,10 @@ async fn quotas_of_what_is_stored_hold_over_all_hosts() {
     let refused = async {
         while put(&second, &small, format!("s{n}"), 1000).await == 201 {
             n += 1;
-            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), refused)
+    tokio::time::timeout(Duration::from_secs(20), refused)
         .await
         .unwrap();
     assert!(n <= 40, "{n} kB beside 80");
