@@ -73,6 +73,10 @@ impl Peers for DatabasePeers {
         &self.address
     }
 
+    fn others(&self) -> Vec<String> {
+        self.store.other_hosts()
+    }
+
     fn owned_elsewhere(
         &self,
         scopes: Vec<Scope>,
@@ -112,9 +116,11 @@ impl Peers for DatabasePeers {
     }
 }
 
-/// The path and the query of a request, as they came.
-fn path_of(uri: &Uri) -> &str {
-    uri.path_and_query().map_or("/", |path| path.as_str())
+/// The path and the query of a request, as they came. The client of this host reads a backslash as a
+/// slash; those who match routes do not.
+fn path_of(uri: &Uri) -> String {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    path.replace('\\', "%5C")
 }
 
 fn strip(headers: &mut HeaderMap) {

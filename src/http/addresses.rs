@@ -2,7 +2,7 @@
 //! `X-Forwarded-For` and similar headers are ignored.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::{IpAddr, Ipv6Addr},
     sync::Arc,
 };
@@ -19,7 +19,14 @@ const NETWORK: u128 = u128::MAX << 64;
 
 /// The open connections by address.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub(super) struct Addresses(Arc<Mutex<Open>>);
+
+#[derive(Debug, Default)]
+struct Open {
+    counts: HashMap<IpAddr, usize>,
+    /// Other hosts, which send on the requests of many clients and have no limit.
+    hosts: HashSet<IpAddr>,
+}
 
 /// The address of a request's client, as connections are counted.
 #[derive(Debug, Clone, Copy)]
@@ -33,12 +40,12 @@ pub(super) struct AddressPlace {
 }
 
 impl Addresses {
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Open> {
         self.0.lock()
     }
 
     /// Reserves a place for one more connection from `client`; `None` when the address has reached
-    /// its limit. `max` overrides the default; loopback has no default limit.
+    /// its limit. `max` overrides the default; loopback has no default limit, and other hosts have none.
     pub(super) fn take(&self, client: IpAddr, max: Option<usize>) -> Option<AddressPlace> {
         let address = counted_as(client);
         let max = max.unwrap_or(if address.is_loopback() {
@@ -47,16 +54,23 @@ impl Addresses {
             DEFAULT_MAX
         });
         let mut open = self.lock();
-        let count = open.get(&address).copied().unwrap_or_default();
-        if count >= max {
+        let count = open.counts.get(&address).copied().unwrap_or_default();
+        if count >= max && !open.hosts.contains(&client.to_canonical()) {
             return None;
         }
-        open.insert(address, count + 1);
+        open.counts.insert(address, count + 1);
         drop(open);
         Some(AddressPlace {
             addresses: self.clone(),
             address,
         })
+    }
+}
+
+impl Addresses {
+    /// Sets from which addresses other hosts connect.
+    pub(super) fn set_hosts(&self, hosts: impl IntoIterator<Item = IpAddr>) {
+        self.lock().hosts = hosts.into_iter().map(|host| host.to_canonical()).collect();
     }
 }
 
@@ -70,9 +84,9 @@ impl AddressPlace {
 impl Drop for AddressPlace {
     fn drop(&mut self) {
         let mut open = self.addresses.lock();
-        match open.get_mut(&self.address) {
+        match open.counts.get_mut(&self.address) {
             Some(count) if *count > 1 => *count -= 1,
-            Some(_) => drop(open.remove(&self.address)),
+            Some(_) => drop(open.counts.remove(&self.address)),
             None => {}
         }
     }
@@ -109,7 +123,7 @@ mod tests {
         drop(held);
         assert!(addresses.take(ip("192.0.2.7"), None).is_some());
         assert!(
-            addresses.lock().is_empty(),
+            addresses.lock().counts.is_empty(),
             "an address without connections is forgotten"
         );
 
@@ -120,6 +134,24 @@ mod tests {
                 .is_none()
                 && addresses.take(ip("2001:db8:0:2::1"), Some(1)).is_some()
         );
+    }
+
+    #[test]
+    fn another_host_has_no_limit_while_it_is_there() {
+        let addresses = Addresses::default();
+        addresses.set_hosts([ip("192.0.2.7")]);
+
+        let held: Vec<_> = (0..10)
+            .map(|_| addresses.take(ip("::ffff:192.0.2.7"), Some(4)))
+            .collect();
+
+        assert!(held.iter().all(Option::is_some));
+        let clients: Vec<_> = (0..10)
+            .map(|_| addresses.take(ip("192.0.2.8"), Some(4)))
+            .collect();
+        assert_eq!(clients.iter().flatten().count(), 4);
+        addresses.set_hosts([]);
+        assert!(addresses.take(ip("192.0.2.7"), Some(4)).is_none());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! connection.
 
 use std::{
+    convert::Infallible,
     io,
     pin::Pin,
     sync::Arc,
@@ -13,15 +14,21 @@ use std::{
 use axum::{
     BoxError,
     body::{Body, Bytes},
+    http::{HeaderValue, header},
+    response::{IntoResponse as _, Response},
 };
-use futures_util::{Stream, StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use futures_util::{
+    Stream, StreamExt as _, TryStreamExt as _,
+    stream::{self, BoxStream},
+};
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::{
     task::AbortHandle,
     time::{Instant, sleep_until},
 };
 
-use super::answer_room::AnswerRoom;
+use super::{answer_room::AnswerRoom, error::Problem};
 
 /// Builds the body of the pieces of `source`. It holds `room` until it is sent, or until its client
 /// has taken no piece for `pause_max`.
@@ -51,6 +58,49 @@ pub(super) fn answer_body<E: Into<BoxError> + 'static>(
         slot,
         watch: watch.abort_handle(),
     })
+}
+
+/// Bytes of a piece of a body that is in memory as a whole. A client that takes one reads.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Answers with a body that is in memory as a whole and counts in `room` until it is sent, or until
+/// its client has taken no piece of it for `pause_max`.
+///
+/// # Errors
+/// 429 when it is larger than the room and there is no more.
+pub(super) async fn whole_answer(
+    media: &'static str,
+    bytes: impl Into<Bytes>,
+    mut room: AnswerRoom,
+    pause_max: Duration,
+) -> Result<Response, Problem> {
+    let bytes = bytes.into();
+    room.resize(bytes.len()).await?;
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(media)),
+        (header::CONTENT_LENGTH, HeaderValue::from(bytes.len())),
+    ];
+    let mut rest = bytes;
+    let pieces = std::iter::from_fn(move || {
+        let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some(Ok::<_, Infallible>(piece))
+    });
+    let body = answer_body(stream::iter(pieces), room, pause_max);
+    Ok((headers, body).into_response())
+}
+
+/// As [`whole_answer`], of a value as JSON.
+///
+/// # Errors
+/// Those of [`whole_answer`].
+pub(super) async fn json_answer(
+    value: &impl Serialize,
+    room: AnswerRoom,
+    pause_max: Duration,
+) -> Result<Response, Problem> {
+    // Serializing plain types to memory cannot fail.
+    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    whole_answer("application/json", bytes, room, pause_max).await
 }
 
 /// The pieces of a body.
@@ -93,10 +143,7 @@ impl Drop for Pieces {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use callboard_actors::ids::TenantId;
-    use futures_util::stream;
 
     use super::*;
     use crate::http::{

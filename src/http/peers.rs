@@ -3,17 +3,25 @@
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use axum::{extract::Request, http::HeaderName, response::Response};
+use axum::{
+    extract::Request,
+    http::{HeaderName, Uri},
+    response::Response,
+};
 use callboard_actors::{
     ids::Scope,
     ports::{BoxFuture, StoreError},
 };
 use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+
+use super::addresses::Addresses;
 
 /// Marks a request that another host sent on. It is sent on once: owners change, and a request must
 /// not go in circles.
@@ -22,10 +30,19 @@ pub const FORWARDED: HeaderName = HeaderName::from_static("x-callboard-forwarded
 /// How often a host looks whether other hosts took conversations that its clients watch.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// How often names of hosts are resolved again that have not changed.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
 /// The other hosts on the same store.
 pub trait Peers: Send + Sync {
     /// The address under which the others reach this host.
     fn address(&self) -> &str;
+
+    /// The addresses of the other hosts that are alive. Their connections carry the requests of many
+    /// clients, so they are not counted by address.
+    fn others(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Those of the conversations that another host owns, with its address.
     fn owned_elsewhere(
@@ -104,6 +121,36 @@ impl Drop for Watching {
             }
         }
     }
+}
+
+/// Finds the addresses from which the other hosts connect, until the server ends.
+pub(super) async fn find_others(peers: Arc<dyn Peers>, addresses: Addresses) {
+    let mut known: Option<Vec<String>> = None;
+    let mut looked_at = Instant::now();
+    loop {
+        let mut others = peers.others();
+        others.sort_unstable();
+        if known.as_ref() != Some(&others) || looked_at.elapsed() >= LOOK_AGAIN {
+            let mut found = Vec::new();
+            for other in &others {
+                found.extend(addresses_of(other).await);
+            }
+            addresses.set_hosts(found);
+            (known, looked_at) = (Some(others), Instant::now());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// The addresses behind the URL of a host. None if its name is not known: its connections are counted
+/// like those of a client then.
+async fn addresses_of(url: &str) -> Vec<IpAddr> {
+    let uri = url.parse::<Uri>().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default();
+    let host = host.trim_matches(['[', ']']);
+    let found = timeout(LOOK, tokio::net::lookup_host((host, 0))).await;
+    let found = found.ok().and_then(Result::ok).into_iter().flatten();
+    found.map(|address| address.ip()).collect()
 }
 
 /// Ends the event streams of conversations that another host has taken, until `watched` is dropped.

@@ -123,19 +123,26 @@ pub(super) fn served(routes: Router<App>, app: &App, redactor: &Redactor) -> Rou
     outside(router.with_state(app.clone()))
 }
 
-/// Counts a tenant's request until its answer is sent, and refuses one too many. What has no
-/// tenant's key is refused at once by its route, or is the operator's.
+/// Counts a tenant's request until its answer is sent, and refuses one too many: with its key, or with
+/// a session of the console that its key opened. What has neither is refused at once by its route, or
+/// is the operator's.
 async fn within_bounds(State(app): State<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let caller = Caller::from_request_parts(&mut parts, &app).await;
+    let caller = match parts.uri.path().starts_with(console::PREFIX) {
+        true => console::tenant_of(&parts.headers, &app),
+        false => {
+            let caller = Caller::from_request_parts(&mut parts, &app).await;
+            caller.ok().map(|Caller(tenant)| tenant)
+        }
+    };
     let request = Request::from_parts(parts, body);
-    match caller.map(|Caller(tenant)| app.begin(&tenant)) {
-        Ok(Ok(open)) => next
+    match caller.map(|tenant| app.begin(&tenant)) {
+        Some(Ok(open)) => next
             .run(request)
             .await
             .map(|body| held_until_sent(body, open)),
-        Ok(Err(refused)) => refused.into_response(),
-        Err(_) => next.run(request).await,
+        Some(Err(refused)) => refused.into_response(),
+        None => next.run(request).await,
     }
 }
 

@@ -36,7 +36,7 @@ use super::{
     addresses::{AddressPlace, Addresses, ClientAddress},
     answer_room::ConnectionRoom,
     idle::OpenRequests,
-    peers::end_moved,
+    peers::{end_moved, find_others},
     router::{routes, served},
     shared::Shared,
     socket::Socket,
@@ -106,6 +106,10 @@ pub async fn serve(
     };
     let mut connections = JoinSet::new();
     let addresses = Addresses::default();
+    if let Some(peers) = &app.config.peers {
+        let finding = find_others(peers.clone(), addresses.clone());
+        tokio::spawn(app.closing.clone().run_until_cancelled_owned(finding));
+    }
     let mut shutdown = std::pin::pin!(shutdown);
     loop {
         tokio::select! {

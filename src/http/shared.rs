@@ -16,8 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    HttpConfig, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts, owners::RecentOwners,
-    peers::Watched, sessions::Sessions,
+    HttpConfig, addresses::Addresses, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts,
+    owners::RecentOwners, peers::Watched, sessions::Sessions,
 };
 use crate::Host;
 
@@ -60,6 +60,8 @@ pub(super) struct Shared {
     pub(super) fan_outs: FanOuts,
     /// Who is logged in to the console.
     pub(super) console: Sessions,
+    /// The login forms that are being read, by client address.
+    pub(super) logins: Addresses,
     /// The open event streams, where other hosts may take conversations.
     pub(super) watched: Arc<Watched>,
     /// The hosts that answered for their conversations of late.
@@ -113,6 +115,7 @@ impl Shared {
             kept: Arc::new(Semaphore::new(KEPT_BYTES_MAX / KEPT_UNIT_BYTES)),
             fan_outs: FanOuts::default(),
             console: Sessions::default(),
+            logins: Addresses::default(),
             watched: Arc::default(),
             owners: RecentOwners::default(),
             openapi,

@@ -265,6 +265,11 @@ fn moved(mut response: Response) -> Response {
 /// The conversation that a request asks its owner about; `None` for other requests and for those
 /// that are refused anyway.
 async fn place(app: &App, parts: &mut Parts) -> Option<Place> {
+    // Clients of URLs take such a segment, and the one before it, away: another route would be asked
+    // there. No route has a name that is one.
+    if parts.uri.path().split('/').any(is_dots) {
+        return None;
+    }
     let route = MatchedPath::from_request_parts(parts, app).await.ok()?;
     if parts.method == Method::POST && NAMED_IN_BODY.contains(&route.as_str()) {
         let Caller(tenant) = Caller::from_request_parts(parts, app).await.ok()?;
@@ -285,6 +290,12 @@ async fn place(app: &App, parts: &mut Parts) -> Option<Place> {
     })?;
     let Caller(tenant) = Caller::from_request_parts(parts, app).await.ok()?;
     Some(Place::Named(scope(&tenant, &id).ok()?, asked))
+}
+
+/// Whether a segment of a path is `.` or `..`, in any spelling.
+fn is_dots(segment: &str) -> bool {
+    let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+    matches!(&*plain, "." | "..")
 }
 
 /// The bytes of a body that is small enough to keep.
@@ -367,6 +378,16 @@ mod tests {
             assert_eq!(named_in(body.as_bytes()), expected, "{body}");
         }
         assert!(responses::stored::conversation_of(&previous).is_some());
+    }
+
+    #[test]
+    fn a_segment_that_clients_take_away_is_known_in_every_spelling() {
+        for dots in [".", "..", "%2e", "%2E%2e", ".%2e"] {
+            assert!(is_dots(dots), "{dots}");
+        }
+        for name in ["", "a", "...", "%2e%2ea", "..\\x", "%252e"] {
+            assert!(!is_dots(name), "{name}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Admission by a tenant's quotas of stored bytes and conversations, for a change that is about to
 //! be stored.
 
+use tokio::time::sleep_until;
+
 use crate::{
     conversation::Ports,
     ids::{ConversationId, Scope},
@@ -35,7 +37,8 @@ pub(super) async fn admit_bytes(
 
 /// As [`HostInner::admit_conversation`], for callers that hold no host. A conversation that exists
 /// already is counted and needs no admission. The count of stored conversations is read from the
-/// store only when the quota does not know it yet, hence the second `take`.
+/// store only when the quota does not know it yet, hence the second `take`. Where several hosts create
+/// conversations, one that is near the quota may have to wait for a second.
 pub(super) async fn admit_conversation(
     ports: &Ports,
     tenant: &Tenant,
@@ -52,13 +55,17 @@ pub(super) async fn admit_conversation(
         return Ok(None);
     }
     let mut taken = pending.take();
+    if let Taken::Later(then) = taken {
+        sleep_until(then).await;
+        taken = pending.take();
+    }
     if taken == Taken::CountFirst {
         count.counted(ports.sessions.count(tenant.id()).await?);
         taken = pending.take();
     }
     match taken {
         Taken::Yes => Ok(Some(pending)),
-        Taken::No | Taken::CountFirst => Ok(tenant
+        Taken::No | Taken::CountFirst | Taken::Later(_) => Ok(tenant
             .refuse(NotAdmitted::Conversations)
             .inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
     }

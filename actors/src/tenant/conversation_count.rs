@@ -1,13 +1,14 @@
 //! The number of stored conversations of a tenant with `conversations_max`. The store is counted
 //! once; afterwards the number follows what is created and deleted. When an outcome is unknown, the
-//! store is counted again.
+//! store is counted again. Where several hosts create conversations of the tenant, a count is trusted
+//! for a second, and each host creates only its part of what is left until it counts again.
 
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -32,6 +33,8 @@ const COUNT_TRUSTED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct ConversationCount {
     max: AtomicU64,
+    /// Hosts that create conversations of the tenant, this one included.
+    hosts: AtomicU32,
     state: Mutex<State>,
     seen: OnceLock<Vec<AtomicU64>>,
 }
@@ -41,6 +44,8 @@ struct State {
     /// The number of stored conversations plus pending ones, and when it was counted; `None`
     /// until the store is counted.
     known: Option<(u64, Instant)>,
+    /// The number up to which this host may create before the store is counted again.
+    part: u64,
     /// Conversations that may be about to be created, each with the number of messages that may
     /// create it.
     pending: HashMap<ConversationId, Pending>,
@@ -71,12 +76,16 @@ pub(crate) enum Taken {
     No,
     /// The caller must count the store, then try again.
     CountFirst,
+    /// This host has created its part of what was left. The caller may try again then, when the other
+    /// hosts have stored what they create now.
+    Later(Instant),
 }
 
 impl ConversationCount {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             max: AtomicU64::new(UNBOUNDED),
+            hosts: AtomicU32::new(1),
             state: Mutex::default(),
             seen: OnceLock::new(),
         })
@@ -90,6 +99,15 @@ impl ConversationCount {
         self.max.store(max.unwrap_or(UNBOUNDED), Ordering::Release);
     }
 
+    /// Sets how many hosts create conversations of the tenant.
+    pub(super) fn share(&self, hosts: u32) {
+        self.hosts.store(hosts.max(1), Ordering::Release);
+    }
+
+    fn is_shared(&self) -> bool {
+        self.hosts.load(Ordering::Acquire) > 1
+    }
+
     /// Whether the number of conversations is limited.
     pub(crate) fn is_bounded(&self) -> bool {
         self.max.load(Ordering::Acquire) != UNBOUNDED
@@ -100,8 +118,12 @@ impl ConversationCount {
         self.lock().known.map(|(count, _)| count)
     }
 
-    /// Whether this conversation is known to be stored. May return false for a stored one.
+    /// Whether this conversation is known to be stored. May return false for a stored one: nothing is
+    /// known where another host may have deleted it.
     pub(crate) fn has_seen(&self, conversation: &ConversationId) -> bool {
+        if self.is_shared() {
+            return false;
+        }
         let (index, mark) = mark(conversation);
         self.seen
             .get()
@@ -140,7 +162,12 @@ impl ConversationCount {
             .values()
             .filter(|pending| pending.is_counted && !pending.is_stored)
             .count() as u64;
-        state.known = Some((count.saturating_add(unstored), Instant::now()));
+        let count = count.saturating_add(unstored);
+        state.known = Some((count, Instant::now()));
+        // The other hosts may create as many at the same time.
+        let left = self.max.load(Ordering::Acquire).saturating_sub(count);
+        let hosts = u64::from(self.hosts.load(Ordering::Acquire));
+        state.part = count.saturating_add(left.div_ceil(hosts));
     }
 
     /// Announces a message that may create this conversation. Must be called before the store is
@@ -163,7 +190,12 @@ impl PendingConversation {
     pub(crate) fn take(&self) -> Taken {
         let max = self.count.max.load(Ordering::Acquire);
         let mut state = self.count.lock();
-        let State { known, pending } = &mut *state;
+        let State {
+            known,
+            part,
+            pending,
+        } = &mut *state;
+        let is_shared = self.count.is_shared();
         let Some(pending) = pending.get_mut(&self.conversation) else {
             return Taken::CountFirst;
         };
@@ -171,6 +203,10 @@ impl PendingConversation {
             return Taken::Yes;
         }
         match known {
+            Some((_, at)) if is_shared && at.elapsed() >= COUNT_TRUSTED => Taken::CountFirst,
+            Some((count, at)) if is_shared && *count < max && *count >= *part => {
+                Taken::Later(*at + COUNT_TRUSTED)
+            }
             Some((count, _)) if *count < max => {
                 *count += 1;
                 pending.is_counted = true;

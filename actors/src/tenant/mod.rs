@@ -330,6 +330,7 @@ impl Tenant {
         self.seats_max.store(seats, Ordering::Release);
         self.turns
             .resize(own(quotas.turns_max, self.defaults.turns_max));
+        self.conversations.share(share.hosts);
         let requests = quotas.requests_per_minute.map(|rate| share.of_rate(rate));
         self.requests.set(requests.map(u64::from));
         self.tokens

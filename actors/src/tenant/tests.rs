@@ -216,7 +216,7 @@ async fn the_count_follows_the_store_whatever_begins_and_ends_or_is_in_doubt() {
                         ),
                         // A stored conversation that is not yet known to be stored counts twice
                         // until it is.
-                        Taken::No | Taken::CountFirst => {
+                        Taken::No | Taken::CountFirst | Taken::Later(_) => {
                             let twice = stored.intersection(&beginning).count();
                             assert!(
                                 others + twice >= 5,
@@ -276,6 +276,35 @@ async fn a_conversation_that_was_counted_and_not_stored_is_counted_again_at_once
     drop(first); // Whether it is stored is unknown now.
 
     assert_eq!(count.announce(id(2)).take(), Taken::CountFirst);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_hosts_each_creates_its_part_of_what_is_left_and_counts_again() {
+    let count = ConversationCount::new();
+    count.bound(Some(10));
+    count.share(2);
+    count.counted(0);
+    let mut made = Vec::new();
+    let taken = loop {
+        let pending = count.announce(id(made.len()));
+        match pending.take() {
+            Taken::Yes => made.push(pending),
+            other => break other,
+        }
+    };
+    assert_eq!(made.len(), 5);
+    assert!(matches!(taken, Taken::Later(_)), "{taken:?}");
+    let second = std::time::Duration::from_secs(1);
+    tokio::time::advance(second).await;
+    assert_eq!(count.announce(id(19)).take(), Taken::CountFirst);
+
+    made.drain(..).for_each(PendingConversation::keep);
+    assert!(!count.has_seen(&id(0)), "another host may have deleted it");
+    count.counted(10); // The other host created as many.
+    assert_eq!(count.announce(id(20)).take(), Taken::No);
+
+    count.counted(2); // Most were deleted.
+    assert_eq!(count.announce(id(21)).take(), Taken::Yes);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Subagents of a conversation as a tree, and fan-outs with their results.
 
 use axum::{
-    Extension, Json,
+    Json,
     extract::State,
     response::{IntoResponse, Response},
 };
@@ -246,10 +246,8 @@ pub(super) async fn one(
         wait_ms: None,
         ..page
     };
-    let caller = Caller(viewer.tenant.clone());
-    let connection = Extension(viewer.connection.clone());
-    let Json(shown) =
-        fan_outs::get(State(app), caller, connection, Path(name), Query(page)).await?;
+    let (shown, _room) =
+        fan_outs::read(&app, &viewer.tenant, &viewer.connection, &name, page).await?;
     let results = shown.results.as_deref().unwrap_or_default();
     let tokens: u64 = results
         .iter()

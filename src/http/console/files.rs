@@ -16,11 +16,11 @@ use callboard_actors::{
 use serde::Deserialize;
 
 use super::{
-    answer::with_type,
     page::Failure,
     session::{TenantSession, caller_key},
 };
 use crate::http::{
+    answer_body::whole_answer,
     api::WatchFrom,
     auth::Caller,
     error::Problem,
@@ -54,7 +54,7 @@ pub(super) async fn image(
     let Path((id, seq, index)) = path?;
     let missing = || Problem::not_found("image");
     let (_, conversation) = app.known(&viewer.tenant, &id).await?;
-    let _room = app
+    let room = app
         .answers
         .take(&viewer.tenant, &viewer.connection, IMAGE_ROOM)
         .await?;
@@ -91,7 +91,8 @@ pub(super) async fn image(
     let bytes = STANDARD
         .decode(data.ok_or_else(missing)?)
         .map_err(|_| missing())?;
-    let mut response = with_type(bytes, media);
+    let pause_max = app.config.bounds.write_pause_max;
+    let mut response = whole_answer(media, bytes, room, pause_max).await?;
     // An entry never changes.
     let cached = HeaderValue::from_static("private, max-age=3600");
     response.headers_mut().insert(header::CACHE_CONTROL, cached);

@@ -10,12 +10,23 @@ use axum::{
 };
 use callboard_actors::{ids::TenantId, limits::PROMPT_BYTES_MAX};
 
-use super::{cookies::CSRF, page::Failure, session::AnySession};
+use super::{
+    cookies::CSRF,
+    page::Failure,
+    session::{AnySession, Client},
+};
 use crate::http::sessions::{Session, Who};
 use crate::http::{body, error::Problem, shared::App};
 
 /// Bytes of a form without a prompt.
 const SMALL_BYTES_MAX: usize = 256 * 1024;
+
+/// Bytes of a login form: a key, a token and a path.
+const LOGIN_BYTES_MAX: usize = 8 * 1024;
+
+/// Login forms of one client address that may be read at the same time. Whoever sends one has no key
+/// yet, so nothing else bounds the memory that they take.
+const LOGINS_MAX: usize = 256;
 
 /// The fields of a form.
 #[derive(Debug)]
@@ -106,9 +117,14 @@ impl FromRequest<App> for LoginForm {
     type Rejection = Failure;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Failure> {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         from_here(&parts.headers)?;
-        let bytes = body::collect(&parts.headers, body, app, SMALL_BYTES_MAX, None).await?;
+        let Client(client) = Client::from_request_parts(&mut parts, app).await?;
+        let _place = app.logins.take(client, Some(LOGINS_MAX)).ok_or_else(|| {
+            let detail = "too many login forms of this address at once; retry in a moment";
+            Problem::too_many("too_many_logins", detail)
+        })?;
+        let bytes = body::collect(&parts.headers, body, app, LOGIN_BYTES_MAX, None).await?;
         Ok(Self(Fields(bytes)))
     }
 }

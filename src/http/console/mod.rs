@@ -47,8 +47,12 @@ use axum::{
 };
 
 use self::page::Failure;
+pub(super) use self::session::tenant_of;
 use super::{error::Problem, shared::App};
 use crate::observe::Redactor;
+
+/// What the paths of the console begin with.
+pub(super) const PREFIX: &str = "/console";
 
 /// The routes of the console. `redactor` masks secrets in the texts of failures.
 pub(super) fn routes(redactor: &Redactor) -> Router<App> {

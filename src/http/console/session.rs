@@ -35,6 +35,14 @@ pub(super) fn session_of(headers: &HeaderMap, app: &App) -> Option<Session> {
     app.console.find(&app.config.keys, id)
 }
 
+/// The tenant whose session a request carries.
+pub(in crate::http) fn tenant_of(headers: &HeaderMap, app: &App) -> Option<TenantId> {
+    match session_of(headers, app)?.who {
+        Who::Tenant(tenant) => Some(tenant),
+        Who::Operator => None,
+    }
+}
+
 /// Whoever has a session.
 pub(super) struct AnySession {
     pub(super) session: Session,

@@ -15,7 +15,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    answer::{piece, with_type},
+    answer::piece,
     html::{ago, number},
     item::{Shown, item},
     items::{Item, items},
@@ -26,6 +26,7 @@ use super::{
 use crate::http::sessions::Session;
 use crate::{
     http::{
+        answer_body::whole_answer,
         answer_room::AnswerRoom,
         api::ConversationState as Head,
         auth::Caller,
@@ -350,7 +351,7 @@ pub(super) async fn entry(
 ) -> Result<Response, Failure> {
     let Path((id, seq)) = path?;
     let (_, conversation) = app.known(&viewer.tenant, &id).await?;
-    let _room = app
+    let room = app
         .answers
         .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
         .await?;
@@ -365,5 +366,6 @@ pub(super) async fn entry(
         "entry": entry.body,
     });
     let text = serde_json::to_string_pretty(&body).unwrap_or_default();
-    Ok(with_type(text, "text/plain; charset=utf-8"))
+    let pause_max = app.config.bounds.write_pause_max;
+    Ok(whole_answer("text/plain; charset=utf-8", text, room, pause_max).await?)
 }

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use axum::{Extension, Json, extract::State, http::StatusCode};
-use callboard_actors::host::{FanOut, SendError};
+use axum::{Extension, Json, extract::State, http::StatusCode, response::Response};
+use callboard_actors::{
+    host::{FanOut, SendError},
+    ids::TenantId,
+};
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
-    answer_room::ConnectionRoom,
+    answer_body::json_answer,
+    answer_room::{AnswerRoom, ConnectionRoom},
     api::{
         DEADLINE_MS_MAX, FanOutPage, FanOutRequest, FanOutShown, FanOutStarted, FanOuts, TaskShown,
     },
@@ -122,8 +126,23 @@ pub(in crate::http) async fn get(
     Extension(connection): Extension<ConnectionRoom>,
     Path(name): Path<String>,
     Query(page): Query<FanOutPage>,
-) -> Result<Json<FanOutShown>, Problem> {
-    let kept = app.fan_outs.get(&tenant, &name)?;
+) -> Result<Response, Problem> {
+    let (shown, room) = read(&app, &tenant, &connection, &name, page).await?;
+    json_answer(&shown, room, app.config.bounds.write_pause_max).await
+}
+
+/// Reads a page of the results of a fan-out, with the room that it takes until it is sent.
+///
+/// # Errors
+/// 404 for an unknown fan-out; 429 without room.
+pub(in crate::http) async fn read(
+    app: &App,
+    tenant: &TenantId,
+    connection: &ConnectionRoom,
+    name: &str,
+    page: FanOutPage,
+) -> Result<(FanOutShown, AnswerRoom), Problem> {
+    let kept = app.fan_outs.get(tenant, name)?;
     let limit = limit(page.limit, PAGE)?;
     if let Some(ms) = page.wait_ms.filter(|ms| *ms > 0) {
         let seen = page.ended.unwrap_or_default();
@@ -136,11 +155,8 @@ pub(in crate::http) async fn get(
             }
         }
     }
-    let _room = app
-        .answers
-        .take(&tenant, &connection, PAGE_BYTES_MAX)
-        .await?;
-    Ok(Json(shown(&kept, Some((page.after, limit)))))
+    let room = app.answers.take(tenant, connection, PAGE_BYTES_MAX).await?;
+    Ok((shown(&kept, Some((page.after, limit))), room))
 }
 
 /// Cancels a fan-out.

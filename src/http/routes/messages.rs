@@ -21,7 +21,7 @@ use futures_util::stream;
 
 use super::{Path, Query, single_header};
 use crate::http::{
-    answer_body::answer_body,
+    answer_body::{answer_body, json_answer},
     answer_room::{AnswerRoom, ConnectionRoom},
     api::{
         Accepted, Answer, DEADLINE_MS_MAX, EventFrame, History, HistoryPage, MessageForm,
@@ -72,6 +72,7 @@ pub(in crate::http) async fn send(
     State(app): State<App>,
     Caller(tenant): Caller,
     caller_key: CallerKey,
+    connection: Option<Extension<ConnectionRoom>>,
     Path(id): Path<String>,
     headers: HeaderMap,
     Messages(request): Messages<MessageRequest>,
@@ -122,7 +123,14 @@ pub(in crate::http) async fn send(
                 answer = outcome(&scope, &mut reply) => answer?,
                 () = app.config.leaving.cancelled() => return Err(left_open(&scope, &reply)),
             };
-            Json(answer).into_response()
+            match connection.filter(|_| replayed) {
+                // The round of a first request is paid for; this one can be had any number of times.
+                Some(Extension(connection)) => {
+                    let room = app.answers.take(&tenant, &connection, 1).await?;
+                    json_answer(&answer, room, app.config.bounds.write_pause_max).await?
+                }
+                None => Json(answer).into_response(),
+            }
         }
     };
     if replayed {
@@ -168,10 +176,16 @@ pub(in crate::http) async fn history(
     let wire = |all: MessageList| all.iter().map(|message| message.wire().clone()).collect();
     let all: Vec<Bytes> = match page.form {
         MessageForm::Debug => {
-            let version = SchemaVersion::LATEST.to_string();
             let all = conversation.debug_messages().await?;
-            let debug = |message: &StandardMessage| message.to_debug_dict(&version).to_string();
-            all.iter().map(|message| debug(message).into()).collect()
+            // A second for a message of a million values, so not on a worker thread. A thread that has
+            // begun goes on when its client has left, so it holds the room.
+            let written = tokio::task::spawn_blocking(move || {
+                let (page, total) = debug_page(&all, start, limit);
+                (page, total, room)
+            });
+            let (page, total, room) = written.await.map_err(|_| Problem::internal())?;
+            let pause_max = app.config.bounds.write_pause_max;
+            return history_page(page, start, total, room, pause_max).await;
         }
         MessageForm::Compressed => wire(
             conversation
@@ -185,37 +199,53 @@ pub(in crate::http) async fn history(
         MessageForm::Wire => wire(conversation.state().await?.history.messages().clone()),
     };
     let pause_max = app.config.bounds.write_pause_max;
-    history_page(all, start, limit, room, pause_max).await
+    let total = all.len();
+    let page = all.into_iter().skip(start).take(limit).collect();
+    history_page(page, start, total, room, pause_max).await
 }
 
-/// Answers with a page of messages. The body refers to the messages' own bytes and is written while
-/// the client reads it.
+/// Writes the messages of a page in the form for debugging, as far as the page goes, and counts all.
+fn debug_page(all: &[StandardMessage], start: usize, limit: usize) -> (Vec<Bytes>, usize) {
+    let version = SchemaVersion::LATEST.to_string();
+    let mut bytes = 0;
+    let page = all.iter().skip(start).take(limit).map_while(|message| {
+        let is_within = bytes <= PAGE_BYTES_MAX;
+        is_within.then(|| {
+            let text = message.to_debug_dict(&version).to_string();
+            bytes += text.len();
+            Bytes::from(text)
+        })
+    });
+    (page.collect(), all.len())
+}
+
+/// Answers with a page of the messages from `start` on, of `total`. The body refers to the messages'
+/// own bytes and is written while the client reads it.
 async fn history_page(
-    all: Vec<Bytes>,
+    messages: Vec<Bytes>,
     start: usize,
-    limit: usize,
+    total: usize,
     mut room: AnswerRoom,
     pause_max: Duration,
 ) -> Result<Response, Problem> {
     let mut bytes = 0;
-    let page: Vec<(usize, Bytes)> = (start..all.len().min(start.saturating_add(limit)))
-        .map_while(|index| {
-            let wire = all.get(index)?;
+    let page: Vec<(usize, Bytes)> = messages
+        .into_iter()
+        .zip(start..)
+        .map_while(|(wire, index)| {
             let is_first = bytes == 0;
             bytes += wire.len();
-            (is_first || bytes <= PAGE_BYTES_MAX).then(|| (index, wire.clone()))
+            (is_first || bytes <= PAGE_BYTES_MAX).then_some((index, wire))
         })
         .collect();
     let shell = History {
         messages: Vec::new(),
-        total: all.len(),
+        total,
         next: page
             .last()
             .map(|(last, _)| *last)
-            .filter(|last| last + 1 < all.len()),
+            .filter(|last| last + 1 < total),
     };
-    // What is not on the page is dropped before the page waits for room.
-    drop(all);
     let shell = serde_json::to_string(&shell).unwrap_or_default();
     let (before, after) = shell.split_once(']').unwrap_or_default();
     let mut pieces = VecDeque::with_capacity(2 * page.len() + 2);
@@ -422,8 +452,9 @@ mod tests {
                 .await
                 .unwrap();
 
-            let wire: Vec<Bytes> = all.iter().map(|message| message.wire().clone()).collect();
-            let response = history_page(wire, start, limit, room, Duration::from_secs(60))
+            let wire = all.iter().map(|message| message.wire().clone());
+            let wire = wire.skip(start).take(limit).collect();
+            let response = history_page(wire, start, all.len(), room, Duration::from_secs(60))
                 .await
                 .unwrap();
 
@@ -459,7 +490,7 @@ mod tests {
             .await
             .unwrap();
 
-        let response = history_page(all, 0, 100, room, Duration::from_secs(60))
+        let response = history_page(all, 0, 3, room, Duration::from_secs(60))
             .await
             .unwrap();
 

@@ -1,9 +1,10 @@
 //! Rounds of a conversation: reading them, taking them back, and the figures of all of them.
 
-use axum::{Extension, Json, extract::State};
+use axum::{Extension, Json, extract::State, response::Response};
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
+    answer_body::json_answer,
     answer_room::ConnectionRoom,
     api::{Report, Rewind, Rewound, Rounds, RoundsPage},
     auth::Caller,
@@ -33,11 +34,11 @@ pub(in crate::http) async fn list(
     Extension(connection): Extension<ConnectionRoom>,
     Path(id): Path<String>,
     Query(page): Query<RoundsPage>,
-) -> Result<Json<Rounds>, Problem> {
+) -> Result<Response, Problem> {
     let (_, conversation) = app.known(&tenant, &id).await?;
     let limit = limit(page.limit, PAGE)?;
-    // Held while the journal is read and the answer is made.
-    let _room = app
+    // Held from before the journal is read until the answer is sent.
+    let room = app
         .answers
         .take(&tenant, &connection, PAGE_BYTES_MAX)
         .await?;
@@ -67,12 +68,13 @@ pub(in crate::http) async fn list(
     let next = (start + all.rounds.len())
         .checked_sub(1)
         .filter(|last| !all.rounds.is_empty() && last + 1 < total);
-    Ok(Json(Rounds {
+    let page = Rounds {
         conversation: all,
         should_compress,
         total,
         next,
-    }))
+    };
+    json_answer(&page, room, app.config.bounds.write_pause_max).await
 }
 
 /// Takes back a round and all later ones.

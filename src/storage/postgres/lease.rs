@@ -15,6 +15,7 @@ use std::{
 };
 
 use callboard_actors::{policy::HostShare, ports::StoreError};
+use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
     sync::watch,
@@ -75,6 +76,8 @@ pub(super) struct Membership {
     /// From when this host believes that hosts without a beat are gone: after the database was away,
     /// none has had the time to beat. By the same clock.
     takes_over_from_ms: AtomicU64,
+    /// The addresses of the other hosts that are alive, as of the last beat.
+    others: Mutex<Vec<String>>,
 }
 
 impl Membership {
@@ -87,6 +90,7 @@ impl Membership {
             is_host: AtomicBool::new(false),
             sure_until_ms: AtomicU64::new(0),
             takes_over_from_ms: AtomicU64::new(0),
+            others: Mutex::default(),
         })
     }
 
@@ -105,6 +109,16 @@ impl Membership {
     /// Whether this host may take over the rounds of hosts that seem to be gone.
     pub(super) fn may_take_over(&self) -> bool {
         now_ms() >= self.takes_over_from_ms.load(Ordering::Acquire)
+    }
+
+    /// The addresses of the other hosts that are alive, as of the last beat.
+    pub(super) fn others(&self) -> Vec<String> {
+        self.others.lock().clone()
+    }
+
+    /// Whether other hosts are alive, as of the last beat.
+    pub(super) fn has_others(&self) -> bool {
+        !self.others.lock().is_empty()
     }
 
     /// Notes a beat that was sent at `sent_ms` and stored.
@@ -297,6 +311,7 @@ impl Host {
             row.try_get(column)
                 .map(|n: i64| u32::try_from(n).unwrap_or(0))
         };
+        *self.membership.others.lock() = row.try_get(2)?;
         Ok(Some(HostShare {
             hosts: count(0)?,
             place: count(1)?,

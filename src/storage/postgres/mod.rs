@@ -25,6 +25,7 @@ mod artifacts;
 mod notes;
 mod control;
 mod info;
+mod recounts;
 mod lease;
 
 pub use artifacts::PostgresArtifacts;
@@ -38,7 +39,7 @@ pub use read::Orphan;
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -65,6 +66,7 @@ use connect::{Connector, STATEMENT_MAX, within};
 use error::unavailable;
 use lease::Membership;
 use readers::Readers;
+use recounts::Recounts;
 use writer::Writer;
 
 /// Journals in a PostgreSQL database, version 13 or newer.
@@ -85,6 +87,7 @@ pub struct Postgres {
     /// The connections of everything but journals.
     assets: Arc<Readers>,
     stored: Arc<Stored>,
+    recounts: Recounts,
     membership: Arc<Membership>,
     writers: Mutex<JoinSet<()>>,
 }
@@ -155,6 +158,7 @@ impl Postgres {
             readers,
             assets,
             stored,
+            recounts: Recounts::default(),
             membership,
             writers: Mutex::new(writers),
         })
@@ -174,6 +178,11 @@ impl Postgres {
     ) -> Result<Option<ServingLease>, StoreError> {
         let (connector, membership) = (Arc::clone(&self.connector), Arc::clone(&self.membership));
         ServingLease::take(connector, membership, address).await
+    }
+
+    /// The addresses of the other hosts that serve this database, as of the last beat of this one.
+    pub(crate) fn other_hosts(&self) -> Vec<String> {
+        self.membership.others()
     }
 
     /// Returns those of these conversations that another host owns, with its address.
@@ -382,9 +391,18 @@ impl SessionBackend for Postgres {
     }
 
     fn stored_bytes<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<u64, StoreError>> {
-        match self.stored.bytes(tenant) {
+        // What other hosts store is only in the database.
+        let is_old = self.membership.has_others() && self.recounts.is_due(tenant);
+        match self.stored.bytes(tenant).filter(|_| !is_old) {
             Some(bytes) => Box::pin(std::future::ready(Ok(bytes))),
-            None => self.write(|answer| Job::Count(tenant.clone(), answer)),
+            None => Box::pin(async move {
+                let began = Instant::now();
+                let counted = self
+                    .write(|answer| Job::Count(tenant.clone(), answer))
+                    .await;
+                self.recounts.took(tenant, began.elapsed());
+                counted
+            }),
         }
     }
 

@@ -8,6 +8,10 @@ use std::collections::HashMap;
 use callboard::{FnTool, ToolContext, ToolError};
 use callboard_actors::conversation::round::rules::ApprovalMode;
 use serde::Deserialize;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
 
 use super::*;
 
@@ -54,7 +58,7 @@ struct Seen {
 }
 
 /// A browser: it keeps cookies and follows no redirect.
-struct Browser {
+pub(super) struct Browser {
     base: String,
     client: Client,
     cookies: HashMap<String, String>,
@@ -76,11 +80,18 @@ impl Browser {
     }
 
     /// A browser that is logged in.
-    async fn with(server: &Server, key: &str) -> Self {
+    pub(super) async fn with(server: &Server, key: &str) -> Self {
         let mut browser = Self::new(server);
         let seen = browser.log_in(key).await;
         assert_eq!(seen.status, 303, "{}", seen.text);
         browser
+    }
+
+    /// Its cookies, as it sends them.
+    pub(super) fn cookie_line(&self) -> String {
+        let all = self.cookies.iter();
+        let pairs: Vec<String> = all.map(|(name, value)| format!("{name}={value}")).collect();
+        pairs.join("; ")
     }
 
     async fn log_in(&mut self, key: &str) -> Seen {
@@ -91,12 +102,7 @@ impl Browser {
     }
 
     async fn seen(&mut self, request: RequestBuilder) -> Seen {
-        let cookies: Vec<String> = self
-            .cookies
-            .iter()
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
-        let response = soon(request.header("cookie", cookies.join("; ")).send())
+        let response = soon(request.header("cookie", self.cookie_line()).send())
             .await
             .unwrap();
         for set in response.headers().get_all("set-cookie") {
@@ -653,4 +659,74 @@ async fn a_list_that_did_not_change_is_not_sent_again() {
     server.send("c", "more").await;
     assert_eq!(again(&mut browser).await.status, 200);
     server.end().await;
+}
+
+/// Sends the head of a form, and the beginning of a body of this length.
+async fn held_form(server: &Server, path: &str, cookie: &str, length: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: a\r\ncookie: {cookie}\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: {length}\r\n\r\ncsrf="
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+/// The status of an answer.
+async fn status_of(stream: &mut TcpStream) -> String {
+    let mut head = [0; 12];
+    soon(stream.read_exact(&mut head)).await.unwrap();
+    String::from_utf8_lossy(&head[9..]).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_of_a_session_are_open_requests_of_its_tenant() {
+    let mut bounds = HttpBounds::default();
+    bounds.requests_per_tenant_max = 3;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model, setting).await;
+    server.send("c", "hello").await;
+    let mut acme = Browser::with(&server, ACME).await;
+    let mut zeta = Browser::with(&server, ZETA).await;
+
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(held_form(&server, "/console/c/c/send", &acme.cookie_line(), 100).await);
+    }
+    soon(async { while acme.get("/console").await.status != 429 {} }).await;
+
+    assert_eq!(server.get("/v1/conversations").await.status(), 429);
+    assert_eq!(zeta.get("/console").await.status, 200);
+    drop(held);
+    soon(async { while acme.get("/console").await.status != 200 {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn login_forms_of_strangers_are_small_and_few_at_a_time() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model, Setting::default()).await;
+
+    let mut large = held_form(&server, "/console/login", "", 10_000).await;
+    assert_eq!(status_of(&mut large).await, "413");
+
+    let mut held = Vec::new();
+    for _ in 0..256 {
+        held.push(held_form(&server, "/console/login", "", 100).await);
+    }
+    let refused = async {
+        loop {
+            let mut next = held_form(&server, "/console/login", "", 5).await;
+            if status_of(&mut next).await == "429" {
+                return;
+            }
+        }
+    };
+    soon(refused).await;
+    drop(held);
+    let mut browser = Browser::new(&server);
+    soon(async { while browser.log_in(ACME).await.status != 303 {} }).await;
 }

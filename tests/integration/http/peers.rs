@@ -24,6 +24,10 @@ impl Peers for Other {
         "http://here"
     }
 
+    fn others(&self) -> Vec<String> {
+        vec!["http://127.0.0.1:1".to_owned()]
+    }
+
     fn owned_elsewhere(
         &self,
         scopes: Vec<Scope>,
@@ -44,9 +48,14 @@ impl Peers for Other {
 }
 
 async fn with_other() -> (Arc<Other>, Server) {
+    within(HttpBounds::default()).await
+}
+
+async fn within(bounds: HttpBounds) -> (Arc<Other>, Server) {
     let other = Arc::new(Other::default());
     let setting = Setting {
         peers: Some(other.clone()),
+        bounds,
         ..Setting::default()
     };
     let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
@@ -96,4 +105,46 @@ async fn bodies_that_are_kept_to_be_sent_on_have_a_bound() {
     })
     .await;
     assert_eq!(other.0.lock().len(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_tenants_requests_through_another_host_take_no_connection_of_others() {
+    let mut bounds = HttpBounds::default();
+    bounds.connections_per_address_max = Some(2);
+    let (_other, server) = within(bounds).await;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(TcpStream::connect(server.address).await.unwrap());
+    }
+
+    // The other host's address is known a moment after the start.
+    let served = async {
+        loop {
+            let mut stream = TcpStream::connect(server.address).await.unwrap();
+            let request = b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n";
+            let _ = stream.write_all(request).await;
+            let mut head = [0; 12];
+            if stream.read_exact(&mut head).await.is_ok() && head.ends_with(b"200") {
+                return;
+            }
+        }
+    };
+    soon(served).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_another_host_would_read_as_another_route_is_not_sent_on() {
+    let (other, server) = with_other().await;
+    for segment in ["..", "%2e%2E", ".%2e", "%2e"] {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        let request = format!(
+            "DELETE /v1/conversations/c/skills/{segment} HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer {ACME}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        soon(stream.read_to_string(&mut answer)).await.unwrap();
+
+        assert!(answer.starts_with("HTTP/1.1 404"), "{segment}: {answer}");
+    }
+    assert_eq!(other.0.lock().len(), 0);
 }

@@ -54,12 +54,17 @@ impl Raw {
     /// Sends `count` requests, each on its stream.
     async fn get(&mut self, path: &str, count: u32) {
         let bearer = format!("Bearer {ACME}");
+        self.get_as(path, count, ("authorization", &bearer)).await;
+    }
+
+    /// As [`Raw::get`], with this header.
+    async fn get_as(&mut self, path: &str, count: u32, who: (&str, &str)) {
         let fields = [
             (":method", "GET"),
             (":scheme", "http"),
             (":authority", "a"),
             (":path", path),
-            ("authorization", &bearer),
+            who,
         ];
         let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
         let block: Vec<u8> = fields
@@ -334,4 +339,99 @@ async fn requests_that_a_proxy_may_read_otherwise_are_refused() {
         assert!(answer.starts_with("HTTP/1.1 400"), "{head}: {answer}");
     }
     assert_eq!(server.get("/healthz").await.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_answers_of_every_long_kind_are_bounded() {
+    const LONG: usize = 3 * 1024 * 1024;
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 12 * 1024 * 1024;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = ScriptedModel::answering(|_, _| Reply::text("x".repeat(LONG))).without_record();
+    let server = Server::with(Arc::new(model), setting).await;
+    assert_eq!(server.send("c", "hello").await["status"], "completed");
+    let started = server.post("/v1/fanouts", json!({"name": "f", "tasks": ["a"]}));
+    assert_eq!(started.await.status(), 202);
+    let ended = server.get("/v1/fanouts/f?wait_ms=20000").await;
+    assert_eq!(body(ended).await["is_over"], true);
+    let response = server.post("/v1/responses", json!({"model": "default", "input": "a"}));
+    let response = body(response.await).await["id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let imported = json!({"messages": [{"role": "user", "content": "x".repeat(LONG)}]});
+    let put = server.ask(Method::PUT, "/v1/conversations/h", ACME);
+    assert_eq!(
+        soon(with_json(put, &imported).send())
+            .await
+            .unwrap()
+            .status(),
+        201
+    );
+    let browser = console::Browser::with(&server, ACME).await;
+    // The raw client writes values of at most 126 bytes.
+    let cookies = browser.cookie_line();
+    let mut cookies = cookies.split("; ");
+    let session = cookies.find(|cookie| cookie.starts_with("callboard_session"));
+    let cookie = session.unwrap().to_owned();
+    let entries = server.get("/v1/conversations/h").await;
+    let entry = body(entries).await["entries"].as_u64().unwrap();
+
+    let bearer = format!("Bearer {ACME}");
+    let asked = [
+        (
+            "/v1/conversations/c/rounds".to_owned(),
+            ("authorization", &bearer),
+        ),
+        ("/v1/fanouts/f".to_owned(), ("authorization", &bearer)),
+        (
+            format!("/v1/responses/{response}"),
+            ("authorization", &bearer),
+        ),
+        (format!("/console/c/h/entry/{entry}"), ("cookie", &cookie)),
+    ];
+    let mut held = Vec::new();
+    for (path, (name, value)) in &asked {
+        let mut raw = Raw::connect(&server).await;
+        raw.get_as(path, 15, (name, value)).await;
+        held.push(raw);
+    }
+    let mut answered = Vec::new();
+    for raw in &mut held {
+        answered.push(soon(raw.answered(15)).await);
+    }
+
+    assert!(answered.iter().sum::<usize>() <= 5, "{answered:?}");
+    assert!(answered.iter().sum::<usize>() >= 1, "{answered:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_given_again_counts_until_it_is_read() {
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 4 * 1024 * 1024;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = ScriptedModel::answering(|_, _| Reply::text("x".repeat(3 * 1024 * 1024)));
+    let server = Server::with(Arc::new(model.without_record()), setting).await;
+    let request = format!(
+        "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\
+         idempotency-key: k\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{{\"content\":\"a\"}}"
+    );
+    let mut held = Vec::new();
+    let mut statuses = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        soon(stream.read_exact(&mut head)).await.unwrap();
+        statuses.push(String::from_utf8_lossy(&head[9..]).into_owned());
+        held.push(stream);
+    }
+
+    assert_eq!(statuses, ["200", "200", "429"]);
 }

@@ -335,3 +335,54 @@ async fn a_tenant_erased_on_one_host_has_nothing_left_on_another_that_had_it_act
         "{calls:?}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quotas_of_what_is_stored_hold_over_all_hosts() {
+    let Some(server) = server("quotas_of_what_is_stored_hold_over_all_hosts") else {
+        return;
+    };
+    let database = database(&server, "stored_quotas");
+    let model = ModelServer::answering(|_| Reply::events(anthropic_text("Yes."))).await;
+    let [few, small] = [(); 2].map(|()| Key::new(&Home::new()));
+    let more = format!(
+        "[host]\n[[tenant]]\nid = \"few\"\nkey_sha256 = \"{}\"\nquotas = {{ conversations_max = 6 }}\n\
+         [[tenant]]\nid = \"small\"\nkey_sha256 = \"{}\"\nquotas = {{ stored_bytes_max = 100000 }}\n",
+        few.hash, small.hash
+    );
+    let [(_one, first), (_two, second)] = two_hosts(&database, &model, &more);
+    let put = async |host: &Served, key: &Key, id: String, bytes: usize| {
+        let message = json!({"role": "user", "content": "x".repeat(bytes)});
+        let body = Some(json!({ "messages": [message] }));
+        let path = format!("/v1/conversations/{id}");
+        host.ask(Method::PUT, &path, &key.key, body).await.status
+    };
+    tokio::time::sleep(HOLDS_WITHIN + Duration::from_secs(1)).await; // They know of one another.
+    // Both hosts have counted what is stored: next to nothing.
+    for (n, host) in [&first, &second].into_iter().enumerate() {
+        for key in [&few, &small] {
+            assert_eq!(put(host, key, format!("first{n}"), 10).await, 201);
+        }
+    }
+
+    // Each host is asked for as many as the tenant may have.
+    let mut created = 2;
+    for n in 0..12 {
+        let host = [&first, &second][n / 6];
+        created += usize::from(put(host, &few, format!("c{n}"), 10).await == 201);
+    }
+    assert_eq!(created, 6);
+
+    // One host stores most of what the tenant may; the other sees it within two seconds.
+    assert_eq!(put(&first, &small, "most".into(), 80_000).await, 201);
+    let mut n = 0;
+    let refused = async {
+        while put(&second, &small, format!("s{n}"), 1000).await == 201 {
+            n += 1;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), refused)
+        .await
+        .unwrap();
+    assert!(n <= 40, "{n} kB beside 80");
+}

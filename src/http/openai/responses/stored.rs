@@ -3,20 +3,11 @@
 //! Nothing is kept for a response beside its conversation. Its id names the conversation, the round
 //! and the entry behind which it begins, and the rest is read from the journal.
 
-use std::convert::Infallible;
-
-use axum::{
-    Extension, Json,
-    body::Bytes,
-    extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
-};
+use axum::{Extension, Json, extract::State, http::StatusCode, response::Response};
 use callboard_actors::{
     host::ConversationHandle,
     ids::{Scope, Seq, TenantId},
 };
-use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::IntoParams;
@@ -29,7 +20,7 @@ use super::{
     wire::{ItemList, ResponseShown},
 };
 use crate::http::{
-    answer_body::answer_body,
+    answer_body::json_answer,
     answer_room::ConnectionRoom,
     api::EventFrame,
     auth::{Caller, CallerKey},
@@ -167,6 +158,7 @@ pub(in crate::http) async fn get(
     State(app): State<App>,
     Caller(tenant): Caller,
     key: CallerKey,
+    Extension(connection): Extension<ConnectionRoom>,
     Path(id): Path<String>,
     Query(query): Query<ReadQuery>,
 ) -> Result<Response, Problem> {
@@ -178,9 +170,11 @@ pub(in crate::http) async fn get(
         let events = Events::new(response).after(query.starting_after);
         return Ok(respond(&app, call, key, events));
     }
+    // Reserved before the response is read, and held until it is sent.
+    let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
     let response = stored.begun().await?;
     let end = stored.call(&app)?.end_now().await;
-    Ok(Json(at(response, end)).into_response())
+    json_answer(&at(response, end), room, app.config.bounds.write_pause_max).await
 }
 
 /// Cancels a response that is in progress.
@@ -251,7 +245,7 @@ pub(in crate::http) async fn input_items(
     };
     let stored = Stored::find(&app, &tenant, id).await?;
     // Reserved before the items are read, so that waiting requests hold nothing.
-    let mut room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
+    let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
     let mut items = stored.brought().await?.into_items(stored.place.round);
     if !is_ascending {
         items.reverse();
@@ -272,18 +266,7 @@ pub(in crate::http) async fn input_items(
         has_more,
         data: items,
     };
-    let bytes = serde_json::to_vec(&page).unwrap_or_default();
-    room.resize(bytes.len()).await?;
-    let headers = [
-        (
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        ),
-        (header::CONTENT_LENGTH, HeaderValue::from(bytes.len())),
-    ];
-    let body = stream::iter([Ok::<_, Infallible>(Bytes::from(bytes))]);
-    let pause_max = app.config.bounds.write_pause_max;
-    Ok((headers, answer_body(body, room, pause_max)).into_response())
+    json_answer(&page, room, app.config.bounds.write_pause_max).await
 }
 
 /// Deletes a stored response, with all responses of its conversation.
