@@ -461,15 +461,17 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
             .json()
     };
 
-    let attack = "echo theirs > .venv/bin/git; echo theirs >> envs/one/bin/ls; echo ok > .venv/bin/of-the-project; \
-                  echo theirs > env/bin/git; mkdir -p new/bin; echo theirs > new/bin/git; \
-                  mkdir -p other/bin; echo theirs > other/bin/git; rm env; ln -s other env";
-    let said = call("bash", &json!({ "command": attack })).to_string();
+    // Before the command, which takes the link to one of these folders away.
     let edit = |path: &str| {
         let arguments = json!({"path": path, "old_text": "", "new_text": "x"});
         call("file_edit", &arguments)["is_error"].clone()
     };
     let edits = [".venv/bin/ssh", "envs/one/bin/sudo", "new/bin/vim"].map(edit);
+
+    let attack = "echo theirs > .venv/bin/git; echo theirs >> envs/one/bin/ls; echo ok > .venv/bin/of-the-project; \
+                  echo theirs > env/bin/git; mkdir -p new/bin; echo theirs > new/bin/git; \
+                  mkdir -p other/bin; echo theirs > other/bin/git; rm env; ln -s other env";
+    let said = call("bash", &json!({ "command": attack })).to_string();
 
     for planted in [
         ".venv/bin/git",
