@@ -9,6 +9,7 @@
 
 mod context;
 mod budget;
+mod child_key;
 mod client_keys;
 mod durable;
 mod entry;
@@ -32,13 +33,14 @@ mod version;
 
 pub use budget::Spent;
 pub(crate) use budget::{BUDGET_REMINDER, amount, of};
+pub(crate) use child_key::{CHILD_KEY, ChildKey, FanOutKeys};
 pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
+pub(crate) use durable::result_digest;
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, CREATE_SUBAGENT, Call, CallState, Durable, FallbackCall,
     FoldError, OpenRound, OutputRequest, Phase, fold, restore,
 };
-pub(crate) use durable::{CHILD_KEY, result_digest};
 pub(crate) use entry::call_digest;
 pub use entry::{
     ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, Entry, EntryBody, WithdrawReason, digest,
