@@ -121,6 +121,10 @@ pub(super) struct MessageRequest {
     /// Absent: no deadline from the client.
     #[schema(minimum = 1, maximum = 86_400_000)]
     pub(super) deadline_ms: Option<u64>,
+    /// How long the prompt may wait for the rounds before it, in milliseconds; 1 to 86400000. It is
+    /// withdrawn if its round has not begun then (504 `deadline`). Absent: no bound.
+    #[schema(minimum = 1, maximum = 86_400_000)]
+    pub(super) wait_ms: Option<u64>,
     /// Tokens of the longest answer, at most those of the model; the tenant's setting if absent.
     #[schema(minimum = 1)]
     pub(super) max_tokens: Option<u32>,

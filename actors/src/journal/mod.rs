@@ -51,9 +51,14 @@ pub(crate) use marks::plain_user_starts;
 pub use marks::{RoundMarks, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use multi::{ActiveSkillContext, MultiRoundConversation};
-pub use summary::round_summary;
+pub(crate) use summary::round_summary;
 pub use version::{CannotMigrate, SchemaVersion, migrate_round};
 
+pub use self::{
+    title::{TITLE_ENTRIES, title},
+    transcript::debug_form,
+    usage::UsageTotals,
+};
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use report::{GlobalStats, ToolStats, thousands};
@@ -63,7 +68,4 @@ pub(crate) use rounds::RoundsReader;
 pub use rounds::{rounds, settled};
 pub use skills::{ActiveSkill, SkillState, skill_activations};
 pub use stored::{Growth, Head, Loaded, StoredEntry};
-pub use title::{TITLE_ENTRIES, title};
 pub(crate) use transcript::TranscriptReader;
-pub use transcript::debug_form;
-pub use usage::UsageTotals;

@@ -22,8 +22,10 @@ use futures_util::{StreamExt, stream};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use results::{CacheEffect, CacheShare, FanOutSummary, TaskEnd, TaskFailure};
-pub use stored::{StoredFanOut, stored_fan_outs};
+pub use self::{
+    results::{CacheEffect, CacheShare, FanOutSummary, TaskEnd, TaskFailure},
+    stored::{StoredFanOut, stored_fan_outs},
+};
 
 use super::{
     HostInner, SendError, TenantHandle,
