@@ -96,8 +96,12 @@ fn content_tokens(content: &RawJson) -> u64 {
     }
     let cost = |block: &ContentBlock| match block {
         ContentBlock::Text(block) => rough_tokens(&block.text),
-        ContentBlock::Image(media) => media_tokens(block.kind(), media.raw()).unwrap_or(0),
-        ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+        // Also one without a source that is known.
+        block if block.kind() == "image" => {
+            let raw = block.raw();
+            raw.and_then(|raw| media_tokens("image", raw)).unwrap_or(0)
+        }
+        ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
             block.raw().map_or(0, |raw| rough_tokens(raw.as_str()))
         }
         ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => 0, // Documents cannot contain these.

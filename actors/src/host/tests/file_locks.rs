@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{subagents::results, *};
 use crate::{
+    conversation::round::rules::ApprovalMode,
     ids::TenantId,
     ports::{FnTool, LockProvider},
     testing::{Reply, ScriptedModel},
@@ -72,6 +73,7 @@ async fn hosts_that_share_a_lock_provider_take_turns_on_a_file() {
     };
     let begin = async || {
         let host = builder(&model)
+            .approval(ApprovalMode::Auto)
             .tools([Arc::new(edit()) as Arc<dyn Tool>])
             .file_locks(locks.clone());
         host.build().await.unwrap()
