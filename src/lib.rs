@@ -109,7 +109,8 @@ pub use callboard_actors::{
     },
     host::{
         BuildError, ConversationHandle, FanOut, FanOutRun, FanOutSummary, OutcomeError,
-        OutputError, Prompt, Reply, SendAsError, SendError, TaskEnd, TaskFailure, TenantHandle,
+        OutputError, Prompt, Reply, SendAsError, SendError, StoredFanOut, TaskEnd, TaskFailure,
+        TenantHandle, stored_fan_outs,
     },
     model_gateway::exact::{Counted, ExactCounter},
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},

@@ -128,7 +128,10 @@ impl Words {
                                 .unwrap_or_else(|_| RawJson::empty_object());
                         }
                     }
-                    ContentBlock::ToolResult(_) | ContentBlock::Other { .. } => {}
+                    ContentBlock::ToolResult(_)
+                    | ContentBlock::Image(_)
+                    | ContentBlock::Document(_)
+                    | ContentBlock::Other { .. } => {}
                 }
                 self.release(out);
                 out.push(ModelEvent::Block(block));

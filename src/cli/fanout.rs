@@ -1,5 +1,7 @@
 //! `callboard fanout`: applies a template to each line of a file, with one subagent per line.
 
+mod list;
+
 use std::{
     io::Read,
     path::{Path, PathBuf},
@@ -20,9 +22,11 @@ use serde_json::json;
 use super::{
     failure::{Done, Failure},
     flags::HostFlags,
+    remote::ServerFlags,
     rows::{Input, Row, has_place},
     run::{SHUTDOWN, seconds},
     session::{announce, scope},
+    sessions::TenantFlag,
     signals::Signals,
     terminal::{Paint, Terminals, err_line, out, out_json, sanitize},
     trust::{Notes, ProjectUse},
@@ -50,16 +54,18 @@ Examples:
   callboard fanout \"Check {}\" --over files.txt --name check-1     # run it again after a crash to continue
   callboard fanout \"Check {}\" --over files.txt --name check-1 --retry-failed
   callboard fanout \"Answer {question} for {customer}\" --over tickets.csv --json
+  callboard fanout --list
 
 Prints one section per line, or with --json one JSON line, in the order of the file. Blank lines are skipped. Exit 1 if any failed.
 Subagents cannot ask for approval: calls that need it are refused, unless --approve auto allows them.")]
 pub(super) struct FanoutArgs {
     /// The prompt of each subagent; every `{}` in it is replaced by the line
-    template: String,
+    #[arg(required_unless_present = "list")]
+    template: Option<String>,
     /// The file with the lines; `-` for standard input. Of `.jsonl` and `.csv` files, `{NAME}` in the
     /// template is the value of that field or column, and `{}` the whole line
-    #[arg(long, value_name = "FILE")]
-    over: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "list")]
+    over: Option<PathBuf>,
     /// How the file is read [default: by the end of its name, else lines]
     #[arg(long, value_enum)]
     input: Option<Input>,
@@ -87,9 +93,16 @@ pub(super) struct FanoutArgs {
     /// Print the results and errors only: no first line, notes or progress
     #[arg(long, short = 'q')]
     quiet: bool,
-    /// Print one JSON object per task
+    /// Print one JSON object per task, or the list as JSON
     #[arg(long)]
     json: bool,
+    /// List the stored fan-outs in place of running one: when, tasks done, failed and open, cost
+    #[arg(long, conflicts_with_all = ["template", "over", "ephemeral", "name", "timeout", "warm_first", "parallel"])]
+    list: bool,
+    #[command(flatten, next_help_heading = "With --list")]
+    of: TenantFlag,
+    #[command(flatten)]
+    server: ServerFlags,
 }
 
 impl FanoutArgs {
@@ -103,16 +116,26 @@ impl FanoutArgs {
 }
 
 pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failure> {
-    let input = args.input.unwrap_or_else(|| Input::of(&args.over));
-    if !has_place(&args.template, input) {
+    if args.list {
+        return list::run(config, &args).await;
+    }
+    if args.server.is_given() || !args.of.is_default() {
+        return Err(Failure::usage("--server, --key and --tenant need --list")
+            .hint("POST /v1/fanouts starts a fan-out on a running host"));
+    }
+    let (Some(template), Some(over)) = (&args.template, &args.over) else {
+        return Err(Failure::usage("a fan-out needs a template and --over"));
+    };
+    let input = args.input.unwrap_or_else(|| Input::of(over));
+    if !has_place(template, input) {
         return Err(Failure::usage("the template has no {} for the line")
             .hint("callboard fanout \"Summarise {}\" --over FILE"));
     }
-    let rows = rows(&args.over, input).await?;
+    let rows = rows(over, input).await?;
     let mut signals = Signals::listen();
     let tasks: Vec<String> = rows
         .iter()
-        .map(|row| row.fill(&args.template))
+        .map(|row| row.fill(template))
         .collect::<Result<_, _>>()?;
     let lines: Vec<String> = rows.into_iter().map(|row| row.line).collect();
     let overrides = Overrides {

@@ -56,6 +56,11 @@ impl std::fmt::Debug for KeyText {
 }
 
 impl ServerFlags {
+    /// Whether a flag names a server or a key.
+    pub(super) fn is_given(&self) -> bool {
+        self.server.is_some() || self.key.is_some()
+    }
+
     /// The server to ask; `None` to read the store. `names_store` says that another flag names a
     /// store, which outranks the variable.
     ///

@@ -125,7 +125,9 @@ fn describe_message(message: &Message) -> String {
                     if result.is_error { "✗" } else { "<" }
                 )
             }
-            block @ ContentBlock::Other { .. } => match label(&block) {
+            block @ (ContentBlock::Image(_)
+            | ContentBlock::Document(_)
+            | ContentBlock::Other { .. }) => match label(&block) {
                 Some(label) if !is_document_text(&block) => format!("{who}: [{label}]\n"),
                 _ => continue,
             },

@@ -12,7 +12,7 @@ use callboard_actors::{
         Thinking, ToolChoice, ToolDefinition, Usage,
     },
     conversation::round::OnBusy,
-    host::ConversationStatus,
+    host::{ConversationStatus, StoredFanOut},
     ids::{ConversationId, Epoch, EventId, RoundId, Seq},
     journal::{CompactionNote, ConversationMetrics, MultiRoundConversation, ToolStats},
     ports::SessionSummary,
@@ -121,6 +121,10 @@ pub(super) struct MessageRequest {
     /// Absent: no deadline from the client.
     #[schema(minimum = 1, maximum = 86_400_000)]
     pub(super) deadline_ms: Option<u64>,
+    /// How long the prompt may wait for the rounds before it, in milliseconds; 1 to 86400000. It is
+    /// withdrawn if its round has not begun then (504 `deadline`). Absent: no bound.
+    #[schema(minimum = 1, maximum = 86_400_000)]
+    pub(super) wait_ms: Option<u64>,
     /// Tokens of the longest answer, at most those of the model; the tenant's setting if absent.
     #[schema(minimum = 1)]
     pub(super) max_tokens: Option<u32>,
@@ -587,11 +591,70 @@ pub(super) struct FanOutShown {
     pub(super) next: Option<usize>,
 }
 
+/// Whether to read the store for fan-outs, and a page of these.
+#[derive(Debug, Clone, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct StoredFanOutsPage {
+    /// Whether to list the stored fan-outs too, also those of earlier hosts.
+    #[serde(default)]
+    pub(super) stored: bool,
+    /// With `stored`: the page starts after this subagent, the `next` of the previous page.
+    pub(super) after: Option<String>,
+}
+
 /// The fan-outs of a tenant.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(super) struct FanOuts {
-    /// Oldest first, without results.
+    /// Those that this host runs or has run since its start, oldest first, without results.
     pub(super) fan_outs: Vec<FanOutShown>,
+    /// A page of those whose conversations are stored, in no order that means anything; absent
+    /// unless the client asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stored: Option<Vec<StoredFanOutShown>>,
+    /// The value of `after` for the next page of `stored`; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) next: Option<String>,
+}
+
+/// A fan-out whose conversations are stored.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct StoredFanOutShown {
+    /// Its name; where no conversation shows it, the start of their ids.
+    pub(super) name: String,
+    /// Number of its tasks. Of a fan-out that an older host started, only those that began.
+    pub(super) tasks: u64,
+    /// Tasks that were answered.
+    pub(super) done: u64,
+    /// Tasks that failed.
+    pub(super) failed: u64,
+    /// Tasks that run, were interrupted or have not begun.
+    pub(super) open: u64,
+    /// Tokens of all its model calls.
+    pub(super) tokens: u64,
+    /// What they have cost, in millionths of a US dollar; 0 for models without a price.
+    pub(super) cost_micro_usd: u64,
+    /// When its first stored task began, in milliseconds since 1970.
+    #[schema(value_type = u64)]
+    pub(super) began_at: Timestamp,
+    /// When the last entry of a task was stored, in milliseconds since 1970.
+    #[schema(value_type = u64)]
+    pub(super) updated_at: Timestamp,
+}
+
+impl From<StoredFanOut> for StoredFanOutShown {
+    fn from(stored: StoredFanOut) -> Self {
+        Self {
+            tasks: stored.tasks,
+            done: stored.done,
+            failed: stored.failed,
+            open: stored.open(),
+            tokens: stored.spent.tokens,
+            cost_micro_usd: stored.spent.micro_usd,
+            began_at: stored.began_at,
+            updated_at: stored.updated_at,
+            name: stored.name,
+        }
+    }
 }
 
 /// The end of a task.

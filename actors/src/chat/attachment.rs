@@ -19,7 +19,7 @@ use serde_json::json;
 
 pub(crate) use image::{ImageFormat, dimensions};
 
-use super::{ContentBlock, RawJson, ToolResultBlock, ToolResultContent};
+use super::{ContentBlock, MediaSource, RawJson, ToolResultBlock, ToolResultContent};
 use crate::limits::{IMAGE_BYTES_MAX, IMAGE_SIDE_MAX, PDF_BYTES_MAX, PDF_PAGES_MAX};
 
 /// Media type of PDFs.
@@ -204,10 +204,7 @@ impl Attachment {
         };
         // Serializing an object of strings cannot fail.
         let raw = RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object());
-        ContentBlock::Other {
-            kind: kind.to_owned(),
-            raw,
-        }
+        ContentBlock::from_raw(kind.to_owned(), raw)
     }
 }
 
@@ -323,15 +320,15 @@ struct Source<'a> {
 /// Returns the image or PDF in a block. `None` for other blocks, and for blocks that refer to their
 /// content (a URL, a file at the provider) or hold text.
 pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
-    let ContentBlock::Other { kind, raw } = block else {
-        return None;
-    };
-    let kind = match kind.as_str() {
-        "image" => MediaKind::Image,
-        "document" => MediaKind::Document,
+    let (kind, media) = match block {
+        ContentBlock::Image(media) => (MediaKind::Image, media),
+        ContentBlock::Document(media) => (MediaKind::Document, media),
         _ => return None,
     };
-    let wire: Wire<'_> = serde_json::from_str(raw.as_str()).ok()?;
+    if !matches!(media.source(), MediaSource::Base64 { .. }) {
+        return None;
+    }
+    let wire: Wire<'_> = serde_json::from_str(media.raw().as_str()).ok()?;
     match wire.source {
         Source {
             kind: source,
@@ -353,12 +350,14 @@ pub fn media_of(block: &ContentBlock) -> Option<Media<'_>> {
 /// tool, count as well.
 pub fn is_remote(block: &ContentBlock) -> bool {
     let raw = match block {
-        ContentBlock::Other { raw, .. } => raw,
         ContentBlock::ToolResult(ToolResultBlock {
             content: ToolResultContent::Blocks(raw),
             ..
         }) => raw,
-        _ => return false,
+        block => match block.raw() {
+            Some(raw) => raw,
+            None => return false,
+        },
     };
     // Most blocks hold megabytes of base64 and none of these words; an escape could hide them.
     let text = raw.as_str();
@@ -386,14 +385,14 @@ fn has_remote(json: &serde_json::Value) -> bool {
 /// [`AttachmentError`], for base64 the same as [`Attachment::sniffed`]. A URL must be `https`,
 /// because the provider fetches it.
 pub(crate) fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
-    let ContentBlock::Other { kind, raw } = block else {
+    let (kind, Some(raw)) = (block.kind(), block.raw()) else {
         return Ok(());
     };
     if kind != "image" && kind != "document" {
         return Ok(());
     }
     let broken = |reason| AttachmentError::Block {
-        kind: kind.clone(),
+        kind: kind.to_owned(),
         reason,
     };
     if let Some(media) = media_of(block) {
@@ -409,7 +408,7 @@ pub(crate) fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
     }
     let wire: Wire<'_> =
         serde_json::from_str(raw.as_str()).map_err(|_| broken("it has no source"))?;
-    match (kind.as_str(), &*wire.source.kind) {
+    match (kind, &*wire.source.kind) {
         (_, "base64") => Err(broken("its source needs media_type and data")),
         (_, "url")
             if wire
@@ -435,6 +434,7 @@ pub(crate) fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
 /// # Errors
 /// [`AttachmentError`].
 pub(crate) fn check_prompt_block(block: &ContentBlock) -> Result<(), AttachmentError> {
+    // An image or document here has no source that is known: `check_block` says what is wrong.
     const KNOWN: [&str; 4] = ["image", "document", "search_result", "container_upload"];
     match block {
         ContentBlock::Other { kind, .. } if !KNOWN.contains(&kind.as_str()) => {
@@ -485,15 +485,15 @@ impl Attached {
 /// Lists the blocks that hold the bytes of an image or document.
 pub(super) fn attached(blocks: &[ContentBlock]) -> Box<[Attached]> {
     let attached = |(index, block): (usize, &ContentBlock)| {
-        let ContentBlock::Other { kind, raw } = block else {
-            return None;
-        };
-        let bytes = raw.as_str().len();
+        let bytes = block.raw()?.as_str().len();
         // Only data in base64 makes an image block long; a document may also be long text.
-        let kind = match kind.as_str() {
+        let kind = match block {
             _ if bytes < ATTACHED_BYTES_MIN => return None,
-            "image" => MediaKind::Image,
-            "document" if media_of(block).is_some() => MediaKind::Document,
+            ContentBlock::Document(media) => match media.source() {
+                MediaSource::Base64 { .. } => MediaKind::Document,
+                _ => return None,
+            },
+            block if block.kind() == "image" => MediaKind::Image,
             _ => return None,
         };
         Some(Attached {
@@ -522,14 +522,12 @@ pub fn note(block: &ContentBlock) -> Option<String> {
 
 /// Describes an image or document for people: `image: 640x480 image/png`. `None` for other blocks.
 pub fn label(block: &ContentBlock) -> Option<String> {
-    let ContentBlock::Other { kind, .. } = block else {
-        return None;
-    };
+    let kind = block.kind();
     if kind != "image" && kind != "document" {
         return None;
     }
     let Some(media) = media_of(block) else {
-        return Some(kind.clone());
+        return Some(kind.to_owned());
     };
     let size = match media.kind {
         MediaKind::Image => media
@@ -559,10 +557,8 @@ pub fn document_text(title: Option<&str>, pages: usize, text: &str) -> ContentBl
         }
         None => json!({"type": "document", "source": source, "context": context}),
     };
-    ContentBlock::Other {
-        kind: "document".to_owned(),
-        raw: RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object()),
-    }
+    let raw = RawJson::of(&raw).unwrap_or_else(|_| RawJson::empty_object());
+    ContentBlock::from_raw("document".to_owned(), raw)
 }
 
 /// Start of the `context` field of such a block.
@@ -577,15 +573,12 @@ pub fn is_document_text(block: &ContentBlock) -> bool {
 }
 
 fn text_wire(block: &ContentBlock) -> Option<Wire<'_>> {
-    let ContentBlock::Other { kind, raw } = block else {
-        return None;
-    };
-    if kind != "document" {
-        return None;
+    match block {
+        ContentBlock::Document(media) if *media.source() == MediaSource::Text => {
+            serde_json::from_str(media.raw().as_str()).ok()
+        }
+        _ => None,
     }
-    serde_json::from_str::<Wire<'_>>(raw.as_str())
-        .ok()
-        .filter(|wire| wire.source.kind == "text")
 }
 
 /// Converts a document block of text to plain text, for APIs without documents; `None` for other

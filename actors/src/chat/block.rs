@@ -1,4 +1,5 @@
-//! Content blocks: a union selected by `type`. Blocks of an unknown type are kept byte for byte.
+//! Content blocks: a union selected by `type`. Images and documents, and blocks of an unknown type,
+//! are kept byte for byte.
 //!
 //! Pure.
 
@@ -112,6 +113,88 @@ impl<'de> Deserialize<'de> for ToolResultContent {
     }
 }
 
+/// An image or a document. The bytes of a file stand in the block once, in base64; the block is kept
+/// byte for byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaBlock {
+    source: MediaSource,
+    raw: RawJson,
+}
+
+/// Where the content of an image or document is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MediaSource {
+    /// In the block, in base64; [`super::attachment::media_of`] returns the bytes.
+    Base64 {
+        /// The media type that the block declares.
+        media_type: String,
+    },
+    /// At a URL, from which the provider fetches it.
+    Url {
+        /// The URL.
+        url: String,
+    },
+    /// In a file that lies at the provider.
+    File,
+    /// In the block, as text. Only of documents.
+    Text,
+    /// In the block, as a text or a list of blocks. Only of documents.
+    Content,
+}
+
+impl MediaBlock {
+    /// Returns where the content is.
+    pub fn source(&self) -> &MediaSource {
+        &self.source
+    }
+
+    /// Returns the whole block as JSON.
+    pub(crate) fn raw(&self) -> &RawJson {
+        &self.raw
+    }
+}
+
+/// The source of an image or document in the wire form.
+#[derive(Deserialize)]
+struct SourceWire<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    media_type: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow, default)]
+    url: Option<Cow<'a, str>>,
+}
+
+/// Reads the source of an image or document; `None` if it is none that is known.
+fn source_of(raw: &str, is_document: bool) -> Option<MediaSource> {
+    #[derive(Deserialize)]
+    struct Wire<'a> {
+        #[serde(borrow)]
+        source: SourceWire<'a>,
+    }
+    let SourceWire {
+        kind,
+        media_type,
+        data,
+        url,
+    } = serde_json::from_str::<Wire<'_>>(raw).ok()?.source;
+    let has_text = data.is_some_and(|data| data.get().starts_with('"'));
+    match (&*kind, media_type, url) {
+        ("base64", Some(media_type), _) if has_text => Some(MediaSource::Base64 {
+            media_type: media_type.into_owned(),
+        }),
+        ("url", _, Some(url)) => Some(MediaSource::Url {
+            url: url.into_owned(),
+        }),
+        ("file", _, _) => Some(MediaSource::File),
+        ("text", _, _) if is_document && has_text => Some(MediaSource::Text),
+        ("content", _, _) if is_document => Some(MediaSource::Content),
+        _ => None,
+    }
+}
+
 /// One block of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ContentBlock {
@@ -123,8 +206,12 @@ pub enum ContentBlock {
     ToolUse(ToolUseBlock),
     /// `tool_result`
     ToolResult(ToolResultBlock),
-    /// Any other type (`image`, `document`, `redacted_thinking`, a provider's own tools), kept byte
-    /// for byte.
+    /// `image`
+    Image(MediaBlock),
+    /// `document`
+    Document(MediaBlock),
+    /// Any other type (`redacted_thinking`, a provider's own tools), and an image or document
+    /// without a source that is known, kept byte for byte.
     Other {
         /// The value of `type`.
         kind: String,
@@ -143,11 +230,43 @@ impl ContentBlock {
         })
     }
 
+    /// Creates the block of a `type` that stands in `raw`, which is the whole block and no text,
+    /// thought, call or result.
+    pub fn from_raw(kind: String, raw: RawJson) -> Self {
+        let media = |is_document| source_of(raw.as_str(), is_document);
+        match kind.as_str() {
+            "image" => match media(false) {
+                Some(source) => Self::Image(MediaBlock { source, raw }),
+                None => Self::Other { kind, raw },
+            },
+            "document" => match media(true) {
+                Some(source) => Self::Document(MediaBlock { source, raw }),
+                None => Self::Other { kind, raw },
+            },
+            _ => Self::Other { kind, raw },
+        }
+    }
+
+    /// Returns the whole block as JSON, of the types that are kept as they were received.
+    pub fn raw(&self) -> Option<&RawJson> {
+        match self {
+            Self::Image(MediaBlock { raw, .. })
+            | Self::Document(MediaBlock { raw, .. })
+            | Self::Other { raw, .. } => Some(raw),
+            Self::Text(_) | Self::Thinking(_) | Self::ToolUse(_) | Self::ToolResult(_) => None,
+        }
+    }
+
     /// Returns the text of a text block; `None` for other blocks.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(block) => Some(&block.text),
-            Self::Thinking(_) | Self::ToolUse(_) | Self::ToolResult(_) | Self::Other { .. } => None,
+            Self::Thinking(_)
+            | Self::ToolUse(_)
+            | Self::ToolResult(_)
+            | Self::Image(_)
+            | Self::Document(_)
+            | Self::Other { .. } => None,
         }
     }
 
@@ -158,7 +277,9 @@ impl ContentBlock {
             Self::Thinking(block) => block.thinking.len(),
             Self::ToolUse(call) => call.name.len() + call.input.as_str().len(),
             Self::ToolResult(_) => 0,
-            Self::Other { raw, .. } => raw.as_str().len(),
+            Self::Image(MediaBlock { raw, .. })
+            | Self::Document(MediaBlock { raw, .. })
+            | Self::Other { raw, .. } => raw.as_str().len(),
         }
     }
 
@@ -169,6 +290,8 @@ impl ContentBlock {
             Self::Thinking(_) => "thinking",
             Self::ToolUse(_) => "tool_use",
             Self::ToolResult(_) => "tool_result",
+            Self::Image(_) => "image",
+            Self::Document(_) => "document",
             Self::Other { kind, .. } => kind,
         }
     }
@@ -206,7 +329,9 @@ impl ContentBlock {
                 };
                 tool_use_id.len() + content + 32
             }
-            Self::Other { raw, .. } => raw.as_str().len(),
+            Self::Image(MediaBlock { raw, .. })
+            | Self::Document(MediaBlock { raw, .. })
+            | Self::Other { raw, .. } => raw.as_str().len(),
         };
         content + 32
     }
@@ -253,10 +378,7 @@ impl ContentBlock {
                 Self::ToolUse(block)
             }
             "tool_result" => Self::ToolResult(serde_json::from_str(text)?),
-            kind => Self::Other {
-                kind: kind.to_owned(),
-                raw: RawJson::from_text(text)?,
-            },
+            kind => Self::from_raw(kind.to_owned(), RawJson::from_text(text)?),
         })
     }
 }
@@ -294,7 +416,9 @@ impl Serialize for ContentBlock {
             Self::Thinking(block) => Tagged::Thinking(block).serialize(serializer),
             Self::ToolUse(block) => Tagged::ToolUse(block).serialize(serializer),
             Self::ToolResult(block) => Tagged::ToolResult(block).serialize(serializer),
-            Self::Other { raw, .. } => raw.serialize(serializer),
+            Self::Image(MediaBlock { raw, .. })
+            | Self::Document(MediaBlock { raw, .. })
+            | Self::Other { raw, .. } => raw.serialize(serializer),
         }
     }
 }

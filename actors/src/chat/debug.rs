@@ -62,10 +62,12 @@ impl From<&ContentBlock> for DebugBlock {
                 is_error: Some(b.is_error),
                 ..flat
             },
-            ContentBlock::Other { raw, .. } => Self {
-                content: Some(raw.as_str().to_owned()),
-                ..flat
-            },
+            ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+                Self {
+                    content: block.raw().map(|raw| raw.as_str().to_owned()),
+                    ..flat
+                }
+            }
         }
     }
 }

@@ -308,7 +308,9 @@ fn wrong_inside(blocks: &[ContentBlock]) -> Option<String> {
         ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => {
             Some(format!("{} inside it", block.kind()))
         }
-        ContentBlock::Other { .. } => check_block(block).err().map(|error| error.to_string()),
+        ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+            check_block(block).err().map(|error| error.to_string())
+        }
     })
 }
 

@@ -24,10 +24,23 @@ mod usage;
 
 pub use attachment::{Attachment, AttachmentError};
 pub use block::{
-    ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolResultContent, ToolUseBlock,
+    ContentBlock, MediaBlock, MediaSource, TextBlock, ThinkingBlock, ToolResultBlock,
+    ToolResultContent, ToolUseBlock,
 };
 pub use debug::{DebugBlock, StandardMessage};
 
+pub use self::{
+    message::{Message, MessageError, Role},
+    message_list::MessageList,
+    parameters::{
+        Effort, ModelParameters, NotATemperature, NotThinking, ParameterFault, Temperature,
+        Thinking,
+    },
+    raw_json::{NotAnObject, RawJson},
+    reminder::{is_reminder, reminder},
+    request::{ModelRequest, ToolChoice, ToolDefinition},
+    usage::{ProviderStop, Usage},
+};
 pub(crate) use client_tools::is_tool_name;
 pub use client_tools::{ClientToolFault, ClientToolResult, ClientTools};
 pub use edit::Edit;
@@ -35,12 +48,3 @@ pub(crate) use edit::span_hash;
 pub(crate) use faulty_call::{fault, storable};
 pub use history::{History, HistoryError, Repair};
 pub use intake::HistoryFault;
-pub use message::{Message, MessageError, Role};
-pub use message_list::MessageList;
-pub use parameters::{
-    Effort, ModelParameters, NotATemperature, NotThinking, ParameterFault, Temperature, Thinking,
-};
-pub use raw_json::{NotAnObject, RawJson};
-pub use reminder::{is_reminder, reminder};
-pub use request::{ModelRequest, ToolChoice, ToolDefinition};
-pub use usage::{ProviderStop, Usage};

@@ -87,6 +87,8 @@ pub(super) fn exchange_priority(results: &[ContentBlock]) -> MessagePriority {
             ContentBlock::Text(_)
             | ContentBlock::Thinking(_)
             | ContentBlock::ToolUse(_)
+            | ContentBlock::Image(_)
+            | ContentBlock::Document(_)
             | ContentBlock::Other { .. } => {}
         }
     }

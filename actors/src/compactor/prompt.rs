@@ -89,7 +89,9 @@ fn transcript_block(block: &ContentBlock) -> String {
             format!("[工具结果] {}", clip(&result.content.text(), TEXT_CHARS))
         }
         ContentBlock::Thinking(_) => "[思考过程]".to_owned(),
-        ContentBlock::Other { kind, .. } => format!("[{kind}]"),
+        ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+            format!("[{}]", block.kind())
+        }
     }
 }
 

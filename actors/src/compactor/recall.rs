@@ -208,9 +208,10 @@ fn transcript(messages: &[Message]) -> (String, Vec<ContentBlock>) {
                 ContentBlock::ToolResult(result) => {
                     format!("result of the tool: {}\n", result.content.text())
                 }
-                ContentBlock::Other { kind, raw } => {
-                    let bytes = raw.as_str().len();
-                    let label = attachment::label(&block).unwrap_or_else(|| kind.clone());
+                ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+                    let bytes = block.raw().map_or(0, |raw| raw.as_str().len());
+                    let label =
+                        attachment::label(&block).unwrap_or_else(|| block.kind().to_owned());
                     let has_bytes = attachment::media_of(&block).is_some();
                     match () {
                         () if has_bytes && bytes <= room => {

@@ -166,7 +166,11 @@ impl RoundLines {
                         self.observed.push(one_line(&content, observed_chars));
                     }
                 }
-                ContentBlock::Text(_) | ContentBlock::Thinking(_) | ContentBlock::Other { .. } => {}
+                ContentBlock::Text(_)
+                | ContentBlock::Thinking(_)
+                | ContentBlock::Image(_)
+                | ContentBlock::Document(_)
+                | ContentBlock::Other { .. } => {}
             }
         }
         if calls || text.trim().is_empty() {

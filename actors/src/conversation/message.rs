@@ -152,6 +152,8 @@ pub struct PromptMail {
     pub on_busy: OnBusy,
     /// When to cancel the round, or to withdraw the prompt if its round has not started.
     pub deadline: Option<Instant>,
+    /// When to withdraw the prompt if its round has not started; `None` waits without a bound.
+    pub wait_until: Option<Instant>,
     /// The admission of this prompt; dropped, and so freed, when its round is over.
     pub seat: Seat,
     /// Answered when the prompt is stored.
@@ -232,6 +234,11 @@ pub enum ConversationMsg {
         prompt_id: PromptId,
         /// Canceled if it is open.
         round_id: RoundId,
+    },
+    /// From a timer: a prompt has waited for its turn as long as its caller allows.
+    WaitOver {
+        /// Withdrawn if it still waits.
+        prompt_id: PromptId,
     },
     /// From a timer: the round has used up the time that the conversation's budget leaves it.
     BudgetTimeOver {

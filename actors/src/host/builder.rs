@@ -15,7 +15,7 @@ use crate::{
     policy::{BreakerConfig, Budget, Prices, TraceSampling},
     ports::{
         ArtifactStore, Clock, DocumentText, Entropy, EventStore, Extensions, Hook, LlmProvider,
-        Resource, Schemas, SessionBackend, SkillSource, SteadyClock, Tool,
+        LockProvider, Resource, Schemas, SessionBackend, SkillSource, SteadyClock, Tool,
     },
     skill::SkillPolicy,
     tenant::Tenants,
@@ -48,6 +48,7 @@ pub struct HostBuilder<H = Host> {
     artifacts: Option<Arc<dyn ArtifactStore>>,
     schemas: Option<Arc<dyn Schemas>>,
     resources: Vec<Arc<dyn Resource>>,
+    locks: Option<Arc<dyn LockProvider>>,
     documents: Option<Arc<dyn DocumentText>>,
     limits: Limits,
     follows_orderly_stop: bool,
@@ -76,6 +77,7 @@ impl<H> HostBuilder<H> {
             artifacts: None,
             schemas: None,
             resources: Vec::new(),
+            locks: None,
             documents: None,
             limits: Limits::default(),
             follows_orderly_stop: false,
@@ -185,6 +187,14 @@ impl<H> HostBuilder<H> {
     #[must_use]
     pub fn document_text(mut self, reader: impl DocumentText) -> Self {
         self.documents = Some(Arc::new(reader));
+        self
+    }
+
+    /// Sets where the locks of files come from, for hosts that work in the same folders. Default: in
+    /// the process, so that two hosts do not wait for each other.
+    #[must_use]
+    pub fn file_locks(mut self, locks: impl LockProvider) -> Self {
+        self.locks = Some(Arc::new(locks));
         self
     }
 
@@ -436,6 +446,7 @@ impl<H> HostBuilder<H> {
                 .artifacts
                 .unwrap_or_else(|| Arc::new(MemoryArtifacts::new(ports.clock.clone()))),
             schemas: self.schemas,
+            locks: self.locks,
             counter: self.tokens.unwrap_or_default(),
             compactor: compactor.clone(),
             prices: Arc::new(self.prices),

@@ -148,6 +148,7 @@ impl ConversationHandle {
             prompt,
             on_busy: OnBusy::Queue,
             deadline: None,
+            wait: None,
             client_key: None,
             output_schema: None,
             parameters: ModelParameters::default(),
@@ -528,6 +529,7 @@ pub struct SendPrompt {
     prompt: Option<Prompt>,
     on_busy: OnBusy,
     deadline: Option<Duration>,
+    wait: Option<Duration>,
     client_key: Option<String>,
     output_schema: Option<RawJson>,
     parameters: ModelParameters,
@@ -552,6 +554,14 @@ impl SendPrompt {
     /// Sets the deadline of the round, counted from now, time in the queue included.
     pub fn deadline(mut self, within: Duration) -> Self {
         self.deadline = Some(within);
+        self
+    }
+
+    /// Sets how long the prompt may wait in the conversation's queue. If its round has not started
+    /// then, it is withdrawn with the code `deadline` and never runs. Once the round has started,
+    /// this bounds nothing.
+    pub fn wait_at_most(mut self, within: Duration) -> Self {
+        self.wait = Some(within);
         self
     }
 
@@ -603,6 +613,7 @@ impl SendPrompt {
         let ConversationHandle { host, scope } = self.conversation;
         let scope = not_reserved(scope?)?;
         let deadline = self.deadline.map(|within| Instant::now() + within);
+        let wait_until = self.wait.map(|within| Instant::now() + within);
         let tenant = host.tenants.get(&scope.tenant);
         host.writable()?;
         let setup = host.directory.setup_of(tenant.id());
@@ -664,6 +675,7 @@ impl SendPrompt {
             client_tools,
             on_busy: self.on_busy,
             deadline,
+            wait_until,
             seat,
             reply,
         };

@@ -42,7 +42,8 @@ pub use builder::HostBuilder;
 pub use errors::{BuildError, OutcomeError, SendError};
 pub use events::{Events, EventsFrom};
 pub use fan_out::{
-    CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd, TaskFailure,
+    CacheEffect, CacheShare, FanOut, FanOutRun, FanOutSummary, StoredFanOut, TaskEnd, TaskFailure,
+    stored_fan_outs,
 };
 pub use figures::{FiguresReader, HostFigures, SlotCounts};
 pub use handle::{ConversationHandle, SendPrompt, TenantHandle};

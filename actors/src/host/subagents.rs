@@ -107,6 +107,7 @@ pub(super) fn send_task(
         client_tools: None,
         on_busy: OnBusy::Queue,
         deadline: None,
+        wait_until: None,
         seat,
         reply,
     };

@@ -46,7 +46,7 @@ impl Spent {
     ///
     /// # Errors
     /// Returns the reason when the entry contradicts the reservation.
-    pub(super) fn apply(&mut self, entry: &EntryBody) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, entry: &EntryBody) -> Result<(), String> {
         match entry {
             EntryBody::ModelCallStarted {
                 reserved,

@@ -20,14 +20,14 @@ pub use self::{
     },
 };
 use super::{
-    Context, ConversationMetrics, Entry, RoundMarks, SkillState, Spent, ToolAggregate,
+    ChildKey, Context, ConversationMetrics, Entry, RoundMarks, SkillState, Spent, ToolAggregate,
     ToolExecutionResult,
     client_keys::{KnownKey, OlderKeys},
     digest,
 };
 use crate::{
     chat::{ClientTools, History, Message, MessageList, ModelParameters, Usage},
-    ids::{CallKey, Epoch, RoundId, Scope, Seq},
+    ids::{Epoch, RoundId, Scope, Seq},
     small_map::SmallMap,
     stream::StopReason,
     time::Timestamp,
@@ -36,10 +36,6 @@ use crate::{
 /// Version of the snapshot format. Snapshots of other versions are ignored, and the journal is read
 /// instead.
 pub(crate) const SNAPSHOT_VERSION: u32 = 2;
-
-/// Prefix of the client key of a subagent's prompt. The [`CallKey`] of the tool call that started
-/// the subagent follows.
-pub(crate) const CHILD_KEY: &str = "subagent of ";
 
 /// Prefix of the key under which the digest of a caller's tool result is remembered; the id of the
 /// call follows. The first character keeps it apart from the keys that clients choose.
@@ -167,15 +163,7 @@ impl Durable {
     /// of its prompt holds the tool call that started it. In other conversations such a client key
     /// means nothing.
     pub(crate) fn parent(&self, own: &Scope) -> Option<Scope> {
-        let call = |known: &KnownKey| {
-            known
-                .key
-                .strip_prefix(CHILD_KEY)?
-                .split(' ')
-                .next()?
-                .parse::<CallKey>()
-                .ok()
-        };
+        let call = |known: &KnownKey| Some(ChildKey::parse(&known.key)?.call);
         self.keys
             .iter()
             .filter_map(call)

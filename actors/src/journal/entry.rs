@@ -100,6 +100,9 @@ pub enum EntryBody {
         /// When the round is canceled, or the prompt is withdrawn. `None` without a deadline.
         #[serde(skip_serializing_if = "Option::is_none")]
         deadline_at: Option<Timestamp>,
+        /// When the prompt is withdrawn if its round has not started. `None` waits without a bound.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        wait_until: Option<Timestamp>,
         /// How the model is asked to answer. `None` for the configuration's way.
         #[serde(skip_serializing_if = "Option::is_none")]
         parameters: Option<Arc<ModelParameters>>,
@@ -439,6 +442,8 @@ impl EntryBody {
             #[serde(skip_serializing_if = "Option::is_none")]
             deadline_at: Option<Timestamp>,
             #[serde(skip_serializing_if = "Option::is_none")]
+            wait_until: Option<Timestamp>,
+            #[serde(skip_serializing_if = "Option::is_none")]
             parameters: Option<&'a ModelParameters>,
             #[serde(skip_serializing_if = "Option::is_none")]
             client_tools: Option<&'a ClientTools>,
@@ -473,6 +478,7 @@ impl EntryBody {
                 message,
                 output_schema,
                 deadline_at,
+                wait_until,
                 parameters,
                 client_tools,
             } => {
@@ -493,6 +499,7 @@ impl EntryBody {
                     &Output {
                         output_schema: output_schema.as_ref(),
                         deadline_at: *deadline_at,
+                        wait_until: *wait_until,
                         parameters: parameters.as_deref(),
                         client_tools: client_tools.as_deref(),
                     },
@@ -660,6 +667,7 @@ decoder! {
     "prompt_accepted" => PromptAccepted {
         prompt_id: PromptId, round_id: RoundId, client_key: Option<ClientKey> = default,
         message: Option<Message> = default, output_schema: Option<RawJson> = default, deadline_at: Option<Timestamp> = default,
+        wait_until: Option<Timestamp> = default,
         parameters: Option<Arc<ModelParameters>> = default, client_tools: Option<Arc<ClientTools>> = default
     },
     "prompt_withdrawn" => PromptWithdrawn { prompt_id: PromptId, reason: WithdrawReason },
@@ -757,6 +765,7 @@ mod tests {
                 message: Some(Message::user("汉 \u{0}")),
                 output_schema: Some(input.clone()),
                 deadline_at: Some(Timestamp(9)),
+                wait_until: Some(Timestamp(8)),
                 parameters: Some(Arc::new(ModelParameters {
                     max_tokens: Some(9),
                     ..ModelParameters::default()
@@ -970,6 +979,7 @@ mod tests {
             message: Some(message.clone()),
             output_schema: None,
             deadline_at: None,
+            wait_until: None,
             parameters: None,
             client_tools: None,
         };

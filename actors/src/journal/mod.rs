@@ -9,6 +9,7 @@
 
 mod context;
 mod budget;
+mod child_key;
 mod client_keys;
 mod durable;
 mod entry;
@@ -32,13 +33,14 @@ mod version;
 
 pub use budget::Spent;
 pub(crate) use budget::{BUDGET_REMINDER, amount, of};
+pub(crate) use child_key::{CHILD_KEY, ChildKey, FanOutKeys};
 pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
+pub(crate) use durable::result_digest;
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, CREATE_SUBAGENT, Call, CallState, Durable, FallbackCall,
     FoldError, OpenRound, OutputRequest, Phase, fold, restore,
 };
-pub(crate) use durable::{CHILD_KEY, result_digest};
 pub(crate) use entry::call_digest;
 pub use entry::{
     ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, Entry, EntryBody, WithdrawReason, digest,
@@ -49,9 +51,14 @@ pub(crate) use marks::plain_user_starts;
 pub use marks::{RoundMarks, records_fit};
 pub use metrics::{ConversationMetrics, ToolAggregate, ToolMetrics};
 pub use multi::{ActiveSkillContext, MultiRoundConversation};
-pub use summary::round_summary;
+pub(crate) use summary::round_summary;
 pub use version::{CannotMigrate, SchemaVersion, migrate_round};
 
+pub use self::{
+    title::{TITLE_ENTRIES, title},
+    transcript::debug_form,
+    usage::UsageTotals,
+};
 pub use project::{project, summary};
 pub use repeats::{LOOP_GUARD, Repeats};
 pub use report::{GlobalStats, ToolStats, thousands};
@@ -61,7 +68,4 @@ pub(crate) use rounds::RoundsReader;
 pub use rounds::{rounds, settled};
 pub use skills::{ActiveSkill, SkillState, skill_activations};
 pub use stored::{Growth, Head, Loaded, StoredEntry};
-pub use title::{TITLE_ENTRIES, title};
 pub(crate) use transcript::TranscriptReader;
-pub use transcript::debug_form;
-pub use usage::UsageTotals;

@@ -232,6 +232,8 @@ fn records_of(id: &ConversationId, state: &Durable) -> Vec<ConversationRound> {
                                 ContentBlock::Text(_)
                                 | ContentBlock::Thinking(_)
                                 | ContentBlock::ToolUse(_)
+                                | ContentBlock::Image(_)
+                                | ContentBlock::Document(_)
                                 | ContentBlock::Other { .. } => None,
                             });
                     round.tool_observations.extend(observations);
@@ -309,7 +311,11 @@ fn note_message(round: &mut ConversationRound, message: &Message) {
                 tool_name: call.name.clone(),
                 parameters: call.input.clone(),
             }),
-            ContentBlock::Text(_) | ContentBlock::ToolResult(_) | ContentBlock::Other { .. } => {}
+            ContentBlock::Text(_)
+            | ContentBlock::ToolResult(_)
+            | ContentBlock::Image(_)
+            | ContentBlock::Document(_)
+            | ContentBlock::Other { .. } => {}
         }
     }
     round.final_answer = message.tool_use_ids().is_empty().then(|| message.text());

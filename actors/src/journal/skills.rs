@@ -149,6 +149,8 @@ pub fn skill_activations<'a>(messages: impl IntoIterator<Item = &'a Message>) ->
                 ContentBlock::ToolUse(_)
                 | ContentBlock::Text(_)
                 | ContentBlock::Thinking(_)
+                | ContentBlock::Image(_)
+                | ContentBlock::Document(_)
                 | ContentBlock::Other { .. } => {}
             }
         }

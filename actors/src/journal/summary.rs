@@ -12,7 +12,7 @@ const EXCERPT_CHARS: usize = 100;
 /// Returns the lines that replace the messages of a round.
 ///
 /// Every observation is included, shortened. `...` appears only where text was cut.
-pub fn round_summary(round: &ConversationRound) -> String {
+pub(crate) fn round_summary(round: &ConversationRound) -> String {
     let tools: Vec<&str> = round
         .tool_calls
         .iter()

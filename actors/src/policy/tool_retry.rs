@@ -105,6 +105,10 @@ mod tests {
                 && !policy.should_retry(ToolErrorType::Timeout, 3)
         );
         assert!(
+            policy.should_retry(ToolErrorType::ResourceError, 2)
+                && !policy.should_retry(ToolErrorType::ResourceError, 3)
+        );
+        assert!(
             !policy.should_retry(ToolErrorType::RateLimit, 0),
             "retry_on decides"
         );

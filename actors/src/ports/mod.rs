@@ -12,6 +12,7 @@ mod event_store;
 mod fn_tool;
 mod hook;
 mod llm_provider;
+mod lock_provider;
 mod mcp_client;
 mod output;
 mod rate_limits;
@@ -26,10 +27,14 @@ mod text_arguments;
 mod tool;
 mod typed_tool;
 
+pub use self::{
+    document_text::{DocumentText, DocumentTextError, ExtractedText},
+    entropy::Entropy,
+    lock_provider::LockProvider,
+    steady_clock::SteadyClock,
+};
 pub use artifact_store::{ArtifactError, ArtifactMeta, ArtifactStore, Cleaned};
 pub use clock::Clock;
-pub use document_text::{DocumentText, DocumentTextError, ExtractedText};
-pub use entropy::Entropy;
 pub use event_store::{
     EventStore, EventStoreError, StreamKey, StreamSink, StreamSource, StreamStatus, TextKind,
 };
@@ -54,7 +59,6 @@ pub use session_backend::{
 pub use skill_source::{
     SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource,
 };
-pub use steady_clock::SteadyClock;
 pub(crate) use text_arguments::text_arguments;
 pub use tool::{
     Approval, Artifacts, Concurrency, Extensions, Progress, TOOL_TIMEOUT, Tool, ToolContext,

@@ -197,6 +197,10 @@ fn of_block(way: &Resolved, block: &ContentBlock) -> u64 {
                 Err(_) => way.count(raw.as_str()),
             },
         },
+        ContentBlock::Image(media) | ContentBlock::Document(media) => {
+            media_tokens(block.kind(), media.raw())
+                .unwrap_or_else(|| way.count(media.raw().as_str()))
+        }
         ContentBlock::Other { kind, raw } => {
             media_tokens(kind, raw).unwrap_or_else(|| way.count(raw.as_str()))
         }

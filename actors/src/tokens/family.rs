@@ -149,6 +149,11 @@ mod tests {
 
     #[test]
     fn a_family_is_written_as_its_word_and_an_unknown_word_is_refused() {
+        let words: Vec<&str> = ModelFamily::ALL.iter().map(|one| one.as_str()).collect();
+        assert_eq!(
+            words.join(" "),
+            "claude gpt gemini glm qwen llama mistral deepseek custom"
+        );
         for family in ModelFamily::ALL {
             let word = format!("{:?}", family.as_str());
 

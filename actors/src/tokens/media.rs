@@ -96,10 +96,14 @@ fn content_tokens(content: &RawJson) -> u64 {
     }
     let cost = |block: &ContentBlock| match block {
         ContentBlock::Text(block) => rough_tokens(&block.text),
-        ContentBlock::Other { kind, raw } if kind == "image" => {
-            media_tokens(kind, raw).unwrap_or(0)
+        // Also one without a source that is known.
+        block if block.kind() == "image" => {
+            let raw = block.raw();
+            raw.and_then(|raw| media_tokens("image", raw)).unwrap_or(0)
         }
-        ContentBlock::Other { raw, .. } => rough_tokens(raw.as_str()),
+        ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+            block.raw().map_or(0, |raw| rough_tokens(raw.as_str()))
+        }
         ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => 0, // Documents cannot contain these.
     };
     content

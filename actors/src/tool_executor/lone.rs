@@ -11,7 +11,7 @@ use super::{
     RunResult, ToolEnvironment, ToolInvocationRequest,
     message::Run,
     outcome::outcome,
-    run::{duration_ms, run},
+    run::{ran_ms, run},
     trace,
 };
 use crate::{
@@ -58,7 +58,8 @@ pub async fn call_once(
         request,
         level,
         attempt: 0,
-        began: Instant::now(),
+        ran_ms: 0,
+        waited_ms: Arc::default(),
         turn: None,
         siblings: None,
     });
@@ -75,6 +76,7 @@ pub async fn call_once(
         .instrument(span.clone())
         .await;
         trace::ended(&span, spec.name(), began, &result);
+        let duration_ms = ran_ms(attempt.ran_ms, began, &attempt.waited_ms);
         let again = result.error_type().is_some_and(|kind| {
             attempt
                 .request
@@ -87,7 +89,7 @@ pub async fn call_once(
                 () = cancel.cancelled() => {}
                 () = sleep(spec.retry.delay(attempt.attempt)) => {
                     last_error = Some(outcome(result, spec.effect, &attempt.request.tool_call_id).words());
-                    attempt = Arc::new(attempt.next());
+                    attempt = Arc::new(attempt.next(duration_ms));
                     continue;
                 }
             }
@@ -99,7 +101,7 @@ pub async fn call_once(
         };
         let outcome = outcome(result, spec.effect, &attempt.request.tool_call_id);
         return ToolExecutionResult {
-            duration_ms: duration_ms(attempt.began),
+            duration_ms,
             retry_count: attempt.attempt,
             last_error,
             ..outcome
@@ -140,6 +142,7 @@ mod tests {
         ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
             Box::pin(async move {
                 assert_eq!(context.attempt, self.starts.fetch_add(1, Ordering::Relaxed));
+                sleep(Duration::from_millis(10)).await;
                 match context.attempt {
                     n if n < self.fails => {
                         Err(ToolError::new(ToolErrorType::ResourceError, "busy"))
@@ -197,7 +200,8 @@ mod tests {
         );
         assert_eq!(
             (began.elapsed(), outcome.duration_ms),
-            (Duration::from_millis(2500), 2500)
+            (Duration::from_millis(2530), 30),
+            "the pauses between the attempts are no execution"
         );
     }
 

@@ -1,8 +1,7 @@
 //! The messages of the tool executor.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
-use tokio::time::Instant;
 use tracing::Span;
 
 use super::{RunResult, ToolInvocationRequest};
@@ -27,8 +26,10 @@ pub struct Run {
     pub level: OutputLevel,
     /// Number of the attempt, from 0.
     pub attempt: u32,
-    /// When the first attempt started.
-    pub began: Instant,
+    /// How long the attempts before this one ran, in milliseconds.
+    pub ran_ms: u64,
+    /// How long this attempt waited for its file, in milliseconds; no part of its run.
+    pub waited_ms: Arc<AtomicU64>,
     /// The span of the round; a disabled span if the round is not sampled, `None` for a call
     /// outside of a round.
     pub turn: Option<Span>,
@@ -38,8 +39,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// The attempt after this one.
-    pub(super) fn next(&self) -> Self {
+    /// The attempt after this one; `ran_ms` is the time of both.
+    pub(super) fn next(&self, ran_ms: u64) -> Self {
         let Self {
             work,
             key,
@@ -47,7 +48,8 @@ impl Run {
             request,
             level,
             attempt,
-            began,
+            ran_ms: _,
+            waited_ms: _,
             turn,
             siblings,
         } = self;
@@ -63,7 +65,8 @@ impl Run {
             request,
             level: *level,
             attempt: attempt + 1,
-            began: *began,
+            ran_ms,
+            waited_ms: Arc::default(),
             turn,
             siblings,
         }
@@ -85,7 +88,7 @@ pub(crate) enum ToolExecutorMsg {
         work: WorkId,
         /// How the attempt ended.
         result: RunResult,
-        /// Time since the first attempt started, in milliseconds.
+        /// How long all attempts ran, in milliseconds, without the pauses between them.
         duration_ms: u64,
     },
 }

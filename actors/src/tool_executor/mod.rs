@@ -146,7 +146,8 @@ impl Actor for ToolExecutor {
                 let cancel = state.args.cancel.clone();
                 let progress = (state.args.progress)(&run);
                 let work = run.work;
-                let began = run.began;
+                let before = run.ran_ms;
+                let waited = run.waited_ms.clone();
                 let span = trace::begin(&run);
                 let name = run.tool.spec().definition.name.clone();
                 // Boxed, since the runtime moves the future several times.
@@ -156,7 +157,7 @@ impl Actor for ToolExecutor {
                         .instrument(span.clone())
                         .await;
                     trace::ended(&span, &name, start, &result);
-                    let duration_ms = run::duration_ms(began);
+                    let duration_ms = run::ran_ms(before, start, &waited);
                     let _ = me.cast(ToolExecutorMsg::Ended {
                         work,
                         result,

@@ -5,11 +5,23 @@ use crate::{
     ids::Scope,
     limits::CANCEL_GRACE,
     metrics_collector::Counters,
-    ports::{ArtifactStore, Artifacts, Concurrency, Extensions, Progress, ToolContext, ToolOutput},
+    ports::{
+        ArtifactStore, Artifacts, Concurrency, Extensions, LockProvider, Progress, ToolContext,
+        ToolOutput,
+    },
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
     tool_executor::outcome::{Ended, PARTIAL_BYTES_MAX},
 };
-use std::{panic::AssertUnwindSafe, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    panic::AssertUnwindSafe,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use serde_json::Value;
@@ -37,6 +49,8 @@ pub struct ToolResources {
     pub permissions: Permissions,
     /// The output level where neither the call nor the tool sets one.
     pub output_level: OutputLevel,
+    /// Locks of files that other hosts share; `None` keeps them in this process.
+    pub locks: Option<Arc<dyn LockProvider>>,
     /// Masks secrets in results, errors, panic messages and progress; `None` masks nothing.
     pub mask: Option<Mask>,
 }
@@ -86,6 +100,7 @@ impl ToolEnvironment {
             artifacts: None,
             permissions: Permissions::default(),
             output_level: OutputLevel::default(),
+            locks: None,
             mask: None,
         };
         Self::new(resources, Arc::default(), owner, Arc::default())
@@ -258,17 +273,24 @@ async fn attempt(
     } else {
         spec.retry.timeout(first, run.attempt)
     };
-    let _file = match file_key(&run, &environment) {
+    let asked = Instant::now();
+    let _file = match file_of(&run) {
         None => None,
-        Some(file) => tokio::select! {
+        Some(path) => tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(RunResult::NotBegun),
-            taken = timeout(time, environment.tools.files.take(file)) => match taken {
-                Ok(guard) => Some(guard),
-                Err(_) => return Err(RunResult::Error(file_is_busy(time))),
+            taken = timeout(time, lock(&environment, &path)) => match taken {
+                Ok(Ok(guard)) => Some(guard),
+                Ok(Err(error)) => return Err(RunResult::Error(error.not_started())),
+                Err(_) => {
+                    run.waited_ms.store(millis(time), Ordering::Relaxed);
+                    return Err(RunResult::Error(file_is_busy(time)));
+                }
             },
         },
     };
+    run.waited_ms
+        .store(millis(asked.elapsed()), Ordering::Relaxed);
     let breaker = environment
         .tools
         .breakers
@@ -279,21 +301,30 @@ async fn attempt(
     ended
 }
 
-/// The file that a call works on, as a key for the tenant's file locks.
-fn file_key(run: &Run, environment: &ToolEnvironment) -> Option<String> {
+/// The file that a call works on, relative to its workspace.
+fn file_of(run: &Run) -> Option<String> {
     let Concurrency::PerFile(parameter) = &run.tool.spec().concurrency else {
         return None;
     };
     let arguments: serde_json::Map<String, serde_json::Value> =
         run.request.parameters.parse().ok()?;
-    let path = one_spelling(arguments.get(parameter)?.as_str()?);
-    let workspace = environment
-        .resources
-        .workspace
-        .as_ref()
-        .map(|path| path.display().to_string())
-        .unwrap_or_default();
-    Some(format!("{workspace}\n{path}"))
+    Some(one_spelling(arguments.get(parameter)?.as_str()?))
+}
+
+/// Takes the lock of a file, from the provider if there is one. Dropping the guard releases it.
+async fn lock(environment: &ToolEnvironment, path: &str) -> Result<Box<dyn Any + Send>, ToolError> {
+    let workspace = environment.resources.workspace.as_ref();
+    match &environment.resources.locks {
+        Some(locks) => {
+            let workspace = workspace.map(|path| path.as_path());
+            locks.take(&environment.owner.tenant, workspace, path).await
+        }
+        None => {
+            let workspace = workspace.map(|path| path.display().to_string());
+            let file = format!("{}\n{path}", workspace.unwrap_or_default());
+            Ok(Box::new(environment.tools.files.take(file).await))
+        }
+    }
 }
 
 fn file_is_busy(time: Duration) -> ToolError {
@@ -386,13 +417,13 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     text.unwrap_or("no message").chars().take(200).collect()
 }
 
-/// Milliseconds since `began`.
-pub(super) fn duration_ms(began: Instant) -> u64 {
-    u64::try_from(
-        began
-            .elapsed()
-            .min(Duration::from_secs(u64::from(u32::MAX)))
-            .as_millis(),
-    )
-    .unwrap_or(u64::MAX)
+/// How long all attempts ran, in milliseconds: those before, and one that began at `began`, waited
+/// for its file and has ended.
+pub(super) fn ran_ms(before: u64, began: Instant, waited: &AtomicU64) -> u64 {
+    let ran = millis(began.elapsed()).saturating_sub(waited.load(Ordering::Relaxed));
+    before.saturating_add(ran)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use callboard_actors::{
-    chat::{Attachment, ContentBlock},
+    chat::{Attachment, ContentBlock, attachment::media_of},
     host::Prompt,
 };
 use serde_json::{Value, json};
@@ -87,16 +87,17 @@ pub(super) fn of_person(block: &ContentBlock) -> Option<Value> {
         ContentBlock::Text(block) if callboard_actors::chat::is_reminder(&block.text) => None,
         _ if callboard_actors::chat::attachment::is_document_text(block) => None,
         ContentBlock::Text(block) => Some(text(&block.text)),
-        ContentBlock::Other { kind, raw } if kind == "image" => {
-            let value: Value = raw.parse().ok()?;
-            let source = value.get("source")?;
+        ContentBlock::Image(_) => {
+            let image = media_of(block)?;
             Some(json!({
                 "type": "image",
-                "data": source.get("data")?,
-                "mimeType": source.get("media_type")?,
+                "data": image.data,
+                "mimeType": image.media_type,
             }))
         }
-        ContentBlock::Other { kind, .. } => Some(text(&format!("[{kind}]"))),
+        ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+            Some(text(&format!("[{}]", block.kind())))
+        }
         ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => None,
     }
 }

@@ -101,6 +101,11 @@ impl TenantFlag {
         &self.tenant
     }
 
+    /// Whether the command line's conversations are meant.
+    pub(super) fn is_default(&self) -> bool {
+        self.tenant.as_str() == TENANT
+    }
+
     /// A conversation of the tenant.
     pub(super) fn scope(&self, id: &ConversationId) -> Scope {
         Scope::new(self.tenant.clone(), id.clone())
@@ -133,7 +138,7 @@ impl ServedArgs {
 
 /// Whether flags name a store, so that the variable of a server does not count.
 pub(super) fn names_store(store: &StoreFlag, of: &TenantFlag) -> bool {
-    store.db.is_some() || of.tenant.as_str() != TENANT
+    store.db.is_some() || !of.is_default()
 }
 
 /// The figures of a conversation of a running host.

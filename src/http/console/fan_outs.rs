@@ -181,11 +181,11 @@ pub(super) async fn list(
     State(app): State<App>,
     viewer: TenantSession,
 ) -> Result<Response, Failure> {
-    let Json(all) = fan_outs::list(State(app), Caller(viewer.tenant.clone())).await;
+    let all = fan_outs::kept(&app, &viewer.tenant);
     let content = html! {
         h1 { "Fan-outs" }
         div #list data-refresh="/console/fanouts" data-part="list" {
-            @if all.fan_outs.is_empty() {
+            @if all.is_empty() {
                 p.dim { "None since this host started." }
             } @else {
                 div.wide { table.rows {
@@ -194,7 +194,7 @@ pub(super) async fn list(
                         th.num { "Failed" }
                         th.num { "Tasks" }
                     } }
-                    tbody { @for one in all.fan_outs.iter().rev() { tr {
+                    tbody { @for one in all.iter().rev() { tr {
                         td { a href=(path(&one.name)) { (one.name) } }
                         td { (state(one)) }
                         td { progress max=(one.tasks) value=(one.ended) {} }

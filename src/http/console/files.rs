@@ -7,13 +7,11 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::Response,
 };
-use base64::{Engine as _, engine::general_purpose::STANDARD};
 use callboard_actors::{
-    chat::{ContentBlock, Message},
+    chat::{Message, attachment::media_of},
     ids::Seq,
     journal::EntryBody,
 };
-use serde::Deserialize;
 
 use super::{
     page::Failure,
@@ -30,20 +28,6 @@ use crate::http::{
 
 /// Bytes that an image may take while it is sent.
 const IMAGE_ROOM: usize = 16 * 1024 * 1024;
-
-/// The part of an image block that holds its bytes.
-#[derive(Deserialize)]
-struct ImageBlock {
-    source: Source,
-}
-
-#[derive(Deserialize)]
-struct Source {
-    #[serde(rename = "type")]
-    kind: String,
-    media_type: Option<String>,
-    data: Option<String>,
-}
 
 /// Sends an image of a message.
 pub(super) async fn image(
@@ -76,21 +60,15 @@ pub(super) async fn image(
         .into_iter()
         .nth(index)
         .ok_or_else(missing)?;
-    let ContentBlock::Other { raw, .. } = block else {
-        return Err(missing().into());
-    };
-    let ImageBlock { source } = raw.parse().map_err(|_| missing())?;
-    let media = match source.media_type.as_deref() {
-        Some("image/png") => "image/png",
-        Some("image/jpeg") => "image/jpeg",
-        Some("image/gif") => "image/gif",
-        Some("image/webp") => "image/webp",
+    let image = media_of(&block).ok_or_else(missing)?;
+    let media = match &*image.media_type {
+        "image/png" => "image/png",
+        "image/jpeg" => "image/jpeg",
+        "image/gif" => "image/gif",
+        "image/webp" => "image/webp",
         _ => return Err(missing().into()),
     };
-    let data = source.data.filter(|_| source.kind == "base64");
-    let bytes = STANDARD
-        .decode(data.ok_or_else(missing)?)
-        .map_err(|_| missing())?;
+    let bytes = image.bytes().map_err(|_| missing())?;
     let pause_max = app.config.bounds.write_pause_max;
     let mut response = whole_answer(media, bytes, room, pause_max).await?;
     // An entry never changes.

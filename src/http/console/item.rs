@@ -146,12 +146,13 @@ fn content(shown: &Shown<'_>, seq: Seq, message: &Message) -> Markup {
                 ContentBlock::ToolResult(result) => {
                     (plain(&visible(&result.content.text()), CALL_MAX))
                 }
-                ContentBlock::Other { kind, .. } if kind == "image" => {
+                ContentBlock::Image(_) => {
                     @let path = shown.path(&format!("image/{seq}/{index}"));
                     img.shot src=(path) alt="Attached image" loading="lazy";
                 }
-                ContentBlock::Other { kind, raw } => {
-                    p.dim { "[" (visible(kind)) ", " (bytes(raw.as_str().len() as u64)) "]" }
+                ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+                    @let length = block.raw().map_or(0, |raw| raw.as_str().len());
+                    p.dim { "[" (visible(block.kind())) ", " (bytes(length as u64)) "]" }
                 }
             }
         }

@@ -448,6 +448,7 @@ mod tests {
             client_tools: None,
             output_schema: None,
             deadline_at: None,
+            wait_until: None,
             parameters: None,
         }
     }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use axum::{Extension, Json, extract::State, http::StatusCode, response::Response};
 use callboard_actors::{
-    host::{FanOut, SendError},
-    ids::TenantId,
+    host::{FanOut, SendError, stored_fan_outs},
+    ids::{ConversationId, TenantId},
 };
 
 use super::{Path, Query, messages::limit};
@@ -13,7 +13,8 @@ use crate::http::{
     answer_body::json_answer,
     answer_room::{AnswerRoom, ConnectionRoom},
     api::{
-        DEADLINE_MS_MAX, FanOutPage, FanOutRequest, FanOutShown, FanOutStarted, FanOuts, TaskShown,
+        DEADLINE_MS_MAX, FanOutPage, FanOutRequest, FanOutShown, FanOutStarted, FanOuts,
+        StoredFanOutShown, StoredFanOutsPage, TaskShown,
     },
     auth::Caller,
     body::Messages,
@@ -30,6 +31,9 @@ const PAGE: usize = 100;
 
 /// Bytes of the texts on a page; a larger result is alone on its page.
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Stored tasks on a page; a fan-out with more is alone on its page.
+const STORED_TASKS: usize = 2000;
 
 /// Longest wait for a result.
 const WAIT_MS_MAX: u64 = 60_000;
@@ -100,15 +104,37 @@ pub(in crate::http) async fn start(
 }
 
 /// Lists the fan-outs that this host runs or has run since its start.
+///
+/// With `stored`, also a page of those whose conversations are stored, with their cost. It reads these
+/// conversations.
 #[utoipa::path(
-    get, path = "/v1/fanouts", tag = "fan-outs",
+    get, path = "/v1/fanouts", tag = "fan-outs", params(StoredFanOutsPage),
     responses((status = 200, description = "The newest 32, oldest first", body = FanOuts)),
 )]
-pub(in crate::http) async fn list(State(app): State<App>, Caller(tenant): Caller) -> Json<FanOuts> {
-    let fan_outs = app.fan_outs.of(&tenant);
-    Json(FanOuts {
-        fan_outs: fan_outs.iter().map(|kept| shown(kept, None)).collect(),
-    })
+pub(in crate::http) async fn list(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Query(page): Query<StoredFanOutsPage>,
+) -> Result<Json<FanOuts>, Problem> {
+    let fan_outs = kept(&app, &tenant);
+    if !page.stored {
+        return Ok(Json(FanOuts {
+            fan_outs,
+            stored: None,
+            next: None,
+        }));
+    }
+    let after = page
+        .after
+        .map(|id| ConversationId::new(id).map_err(|error| Problem::bad_parameter("after", error)))
+        .transpose()?;
+    let sessions = &app.host.ports().sessions;
+    let (stored, next) = stored_fan_outs(&**sessions, &tenant, after, STORED_TASKS).await?;
+    Ok(Json(FanOuts {
+        fan_outs,
+        stored: Some(stored.into_iter().map(StoredFanOutShown::from).collect()),
+        next: next.map(|id| id.to_string()),
+    }))
 }
 
 /// Reads the results of a fan-out.
@@ -195,6 +221,12 @@ pub(in crate::http) async fn delete(
         0 if !is_kept => Err(Problem::not_found("fan-out")),
         _ => Ok(StatusCode::NO_CONTENT),
     }
+}
+
+/// The fan-outs that this host runs or has run, oldest first, without results.
+pub(in crate::http) fn kept(app: &App, tenant: &TenantId) -> Vec<FanOutShown> {
+    let kept = app.fan_outs.of(tenant);
+    kept.iter().map(|kept| shown(kept, None)).collect()
 }
 
 /// What a client reads of a fan-out; with `page`, also its results after an index.

@@ -98,7 +98,10 @@ pub(in crate::http) async fn send(
         .on_busy(request.on_busy.into())
         .parameters(parameters);
     if let Some(ms) = request.deadline_ms {
-        send = send.deadline(deadline(ms)?);
+        send = send.deadline(deadline(ms, "/deadline_ms")?);
+    }
+    if let Some(ms) = request.wait_ms {
+        send = send.wait_at_most(deadline(ms, "/wait_ms")?);
     }
     if let Some(key) = key {
         send = send.client_key(key);
@@ -304,11 +307,11 @@ pub(super) fn limit(asked: Option<usize>, default: usize) -> Result<usize, Probl
     }
 }
 
-fn deadline(ms: u64) -> Result<Duration, Problem> {
+fn deadline(ms: u64, pointer: &str) -> Result<Duration, Problem> {
     match ms {
         1..=DEADLINE_MS_MAX => Ok(Duration::from_millis(ms)),
         _ => Err(Problem::invalid(
-            "/deadline_ms",
+            pointer,
             format!("must be 1 to {DEADLINE_MS_MAX}"),
         )),
     }

@@ -197,17 +197,19 @@ fn clean_block(block: ContentBlock) -> Option<ContentBlock> {
             .signature
             .is_some()
             .then_some(ContentBlock::Thinking(block)),
-        ContentBlock::Other { kind, raw } => {
-            let unmarked = RawObject::parse(raw.as_raw())
+        ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+            let marked = block
+                .raw()
+                .and_then(|raw| RawObject::parse(raw.as_raw()))
                 .filter(|object| object.field("cache_control").is_some());
-            let unmarked = unmarked.and_then(|mut object| {
+            let unmarked = marked.and_then(|mut object| {
                 object.remove("cache_control");
                 object.to_raw()
             });
-            Some(ContentBlock::Other {
-                kind,
-                raw: unmarked.unwrap_or(raw),
-            })
+            match unmarked {
+                Some(raw) => Some(ContentBlock::from_raw(block.kind().to_owned(), raw)),
+                None => Some(block),
+            }
         }
         block @ (ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_)) => Some(block),
     }

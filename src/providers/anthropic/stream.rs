@@ -428,7 +428,7 @@ impl Reply {
                 out.extend(
                     block
                         .to_raw()
-                        .map(|raw| ModelEvent::Block(ContentBlock::Other { kind, raw })),
+                        .map(|raw| ModelEvent::Block(ContentBlock::from_raw(kind, raw))),
                 );
             }
         }

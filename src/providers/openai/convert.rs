@@ -390,13 +390,14 @@ impl UserContent {
         self.parts.push(match block {
             ContentBlock::Text(block) if block.text.is_empty() => return,
             ContentBlock::Text(block) => Part::Text(block.text),
-            ContentBlock::Other { kind, raw } => match text
-                .map(Part::Text)
-                .or_else(|| media(&kind, &raw).map(Part::Other))
-            {
-                Some(part) => part,
-                None => Part::Text(format!("[a {kind} that this provider cannot be sent]")),
-            },
+            ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+                let kind = block.kind();
+                let shown = || block.raw().and_then(|raw| media(kind, raw));
+                match text.map(Part::Text).or_else(|| shown().map(Part::Other)) {
+                    Some(part) => part,
+                    None => Part::Text(format!("[a {kind} that this provider cannot be sent]")),
+                }
+            }
             ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => {
                 return;
             }

@@ -129,6 +129,41 @@ async fn the_same_name_again_asks_no_model_and_its_journals_go_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stored_fan_outs_are_listed_with_what_became_of_their_tasks() {
+    let home = Home::new();
+    let server = echo().await;
+    lines(&home, "alpha\nbroken\nbeta");
+    let args = ["Do {}.", "--over", "lines.txt", "--name", "check-1"];
+    fan_out(&home, &server.url(), &args);
+    let ephemeral = ["Do {}.", "--over", "lines.txt", "--ephemeral"];
+    fan_out(&home, &server.url(), &ephemeral);
+
+    let listed = home.run(&["fanout", "--list"]).well();
+    let (name, rest) = listed.out.trim_end().split_once("  ").unwrap();
+    assert_eq!((name, listed.out.lines().count()), ("check-1", 1));
+    assert!(
+        rest.contains("  3 tasks: 2 done, 1 failed, 0 open · "),
+        "{rest}"
+    );
+    let json = home.run(&["fanout", "--list", "--json"]).well().json();
+    let row = &json.as_array().unwrap()[0];
+    assert_eq!(
+        (&row["name"], &row["tasks"], &row["done"], &row["failed"]),
+        (&json!("check-1"), &json!(3), &json!(2), &json!(1))
+    );
+    assert!(row["tokens"].as_u64().unwrap() > 0, "{row}");
+
+    let refused = home.run(&["fanout", "Do {}.", "--over", "lines.txt", "--key", "k"]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    home.run(&["sessions", "delete", "fanout:check-1"]).well();
+    let none = home.run(&["fanout", "--list"]).well();
+    assert_eq!(
+        (none.out.as_str(), none.err.trim()),
+        ("", "no fan-outs are stored")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_ephemeral_one_leaves_nothing_in_the_data_folder() {
     let home = Home::new();
     let server = echo().await;

@@ -94,6 +94,43 @@ async fn a_fan_out_is_started_watched_retried_and_erased() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stored_fan_outs_are_listed_in_pages_and_belong_to_their_tenant() {
+    let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
+    for name in ["n-1", "n-2"] {
+        let wanted = json!({ "name": name, "tasks": ["a", "b"] });
+        server.post("/v1/fanouts", wanted).await;
+        over(&server, name).await;
+    }
+
+    let quick = body(server.get("/v1/fanouts").await).await;
+    assert!(quick.get("stored").is_none(), "{quick}");
+    let mut names = Vec::new();
+    let mut path = "/v1/fanouts?stored=true".to_owned();
+    loop {
+        let page = body(server.get(&path).await).await;
+        for one in page["stored"].as_array().unwrap() {
+            assert_eq!(
+                (&one["tasks"], &one["done"], &one["failed"], &one["open"]),
+                (&json!(2), &json!(2), &json!(0), &json!(0))
+            );
+            assert!(one["began_at"].is_u64() && one["tokens"].is_u64(), "{one}");
+            names.push(one["name"].as_str().unwrap().to_owned());
+        }
+        match page["next"].as_str() {
+            Some(next) => path = format!("/v1/fanouts?stored=true&after={next}"),
+            None => break,
+        }
+    }
+    names.sort();
+    assert_eq!(names, ["n-1", "n-2"]);
+    let foreign = server.ask(Method::GET, "/v1/fanouts?stored=true", ZETA);
+    let foreign = body(soon(foreign.send()).await.unwrap()).await;
+    assert_eq!(foreign["stored"], json!([]));
+    let wrong = server.get("/v1/fanouts?stored=true&after=%20").await;
+    assert_eq!(problem(wrong).await, (422, "invalid_parameter".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cancelled_fan_out_ends_and_belongs_to_its_tenant() {
     let server = Server::start(ScriptedModel::always(Reply::stall())).await;
     server

@@ -356,3 +356,52 @@ fn headers_of_any_bytes_are_read_without_harm() {
         let _ = dimensions(&bytes);
     }
 }
+
+#[test]
+fn images_and_documents_are_variants_with_their_source_and_keep_their_bytes() {
+    let read = |wire: &str| -> ContentBlock { serde_json::from_str(wire).unwrap() };
+    let wires = [
+        r#"{"source":{"data":"aWNvbg==","type":"base64","media_type":"image/png"},"type":"image", "x": 1.0}"#,
+        r#"{"type":"image","source":{"type":"url","url":"https://example.com/a.png"}}"#,
+        r#"{"type":"document","source":{"type":"file","file_id":"f_1"}}"#,
+        r#"{"type":"document","title":"t","source":{"type":"text","media_type":"text/plain","data":"a\nb"}}"#,
+        r#"{"type":"document","source":{"type":"content","content":"c"}}"#,
+    ];
+    let shown: Vec<_> = wires
+        .iter()
+        .map(|wire| match read(wire) {
+            ContentBlock::Image(block) => ("image", block.source().clone()),
+            ContentBlock::Document(block) => ("document", block.source().clone()),
+            block => panic!("{block:?}"),
+        })
+        .collect();
+    let (media_type, url) = (
+        "image/png".to_owned(),
+        "https://example.com/a.png".to_owned(),
+    );
+    assert_eq!(
+        shown,
+        [
+            ("image", MediaSource::Base64 { media_type }),
+            ("image", MediaSource::Url { url }),
+            ("document", MediaSource::File),
+            ("document", MediaSource::Text),
+            ("document", MediaSource::Content),
+        ]
+    );
+    for wire in wires {
+        assert_eq!(serde_json::to_string(&read(wire)).unwrap(), wire);
+    }
+
+    // Without a source that is known there is nothing to match: such a block is refused in a prompt.
+    for wire in [
+        r#"{"type":"image"}"#,
+        r#"{"type":"image","source":{"type":"text","data":"a"}}"#,
+        r#"{"type":"document","source":{"type":"base64","data":"aWNvbg=="}}"#,
+        r#"{"type":"document","source":{"type":"tape"}}"#,
+    ] {
+        let block = read(wire);
+        assert!(matches!(block, ContentBlock::Other { .. }), "{block:?}");
+        assert!(check_prompt_block(&block).is_err(), "{wire}");
+    }
+}

@@ -317,11 +317,8 @@ fn asked(blocks: &[ContentBlock]) -> String {
         return text;
     }
     let kinds = blocks.iter().filter_map(|block| {
-        if let ContentBlock::Other { kind, .. } = block {
-            Some(format!("[{kind}]"))
-        } else {
-            None
-        }
+        let _ = block.raw()?;
+        Some(format!("[{}]", block.kind()))
     });
     kinds.collect::<Vec<_>>().join(" ")
 }

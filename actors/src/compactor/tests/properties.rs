@@ -181,10 +181,7 @@ fn image() -> ContentBlock {
         r#"{"type":"image","source":{"type":"base64","media_type":"image/png","data":"aWNvbg=="}}"#,
     )
     .unwrap();
-    ContentBlock::Other {
-        kind: "image".into(),
-        raw,
-    }
+    ContentBlock::from_raw("image".into(), raw)
 }
 
 struct Setup {

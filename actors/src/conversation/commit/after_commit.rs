@@ -104,6 +104,7 @@ pub(crate) fn refuse(message: ConversationMsg, error: &ConversationError) {
         | ConversationMsg::RetryDue { .. }
         | ConversationMsg::GraceOver { .. }
         | ConversationMsg::DeadlineOver { .. }
+        | ConversationMsg::WaitOver { .. }
         | ConversationMsg::BudgetTimeOver { .. }
         | ConversationMsg::Tick
         | ConversationMsg::AppendLost { .. }

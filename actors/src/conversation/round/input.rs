@@ -45,6 +45,8 @@ pub struct NewPrompt {
     pub output_schema: Option<RawJson>,
     /// When the round is canceled, or the prompt is withdrawn; `None` without a deadline.
     pub deadline_at: Option<Timestamp>,
+    /// When the prompt is withdrawn if its round has not started; `None` waits without a bound.
+    pub wait_until: Option<Timestamp>,
     /// How the model is asked to answer; `None` for the configuration's way.
     pub parameters: Option<Arc<ModelParameters>>,
     /// Tools that the caller brings and runs itself.

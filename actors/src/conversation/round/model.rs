@@ -164,7 +164,9 @@ fn assistant_message(blocks: &[ContentBlock], keep_calls: bool, complete: bool) 
                 false
             }
             ContentBlock::ToolResult(_) => false,
-            ContentBlock::Other { .. } => complete,
+            ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+                complete
+            }
         };
         if keep {
             kept.push(block.clone());

@@ -81,6 +81,7 @@ pub(super) fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt
         message: prompt.message.clone(),
         output_schema: prompt.output_schema.clone(),
         deadline_at: prompt.deadline_at,
+        wait_until: prompt.wait_until,
         parameters: prompt.parameters.clone(),
         client_tools: prompt.client_tools.clone(),
     });

@@ -6,8 +6,9 @@ use crate::{
         ExitReason,
         commit::after_commit::{AfterCommit, Waiter},
         message::ConversationMsg,
-        round::{Input, budget},
+        round::{Input, budget, volatile::Work},
     },
+    journal::WithdrawReason,
     stream::Failure,
 };
 
@@ -66,17 +67,33 @@ impl Live {
                 work,
                 result,
                 duration_ms,
-            } => Input::Tool {
-                work,
-                result: *result,
-                duration_ms,
-            },
+            } => {
+                if let (Some(Work::Tool { call, .. }), Some((_, resources))) =
+                    (self.volatile.work.get(&work), &mut self.resources)
+                {
+                    resources.ran_ms.insert(*call, duration_ms);
+                }
+                Input::Tool {
+                    work,
+                    result: *result,
+                    duration_ms,
+                }
+            }
             ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },
             ConversationMsg::GraceOver { round_id } => Input::GraceOver { round_id },
             ConversationMsg::DeadlineOver {
                 prompt_id,
                 round_id,
             } => self.deadline_over(prompt_id, round_id),
+            ConversationMsg::WaitOver { prompt_id } => {
+                if !self.waits(prompt_id) {
+                    return Ok(Flow::GoOn);
+                }
+                Input::Withdraw {
+                    prompt_id,
+                    reason: WithdrawReason::Deadline,
+                }
+            }
             ConversationMsg::BudgetTimeOver { round_id } => {
                 if self
                     .durable

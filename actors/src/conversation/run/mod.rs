@@ -74,7 +74,7 @@ pub(in crate::conversation) struct Live {
     resources: Option<(RoundId, Box<RoundResources>)>,
     waiters: Waiters,
     /// Seats and deadline timers of prompts whose rounds are not over, by round.
-    admitted: SmallMap<RoundId, (Option<Seat>, Option<AbortOnDrop>)>,
+    admitted: SmallMap<RoundId, (Option<Seat>, Vec<AbortOnDrop>)>,
     /// Effects that wait for the end of a store pause.
     held: Vec<Effect>,
     pause: Option<Pause>,

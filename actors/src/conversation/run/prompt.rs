@@ -12,9 +12,10 @@ use crate::{
         run::{Flow, Live},
     },
     ids::{PromptId, RoundId},
-    journal::WithdrawReason,
+    journal::{AcceptedPrompt, WithdrawReason},
     ports::StoreError,
     stream::Failure,
+    task::AbortOnDrop,
     time::Timestamp,
 };
 
@@ -30,6 +31,7 @@ impl Live {
             client_tools,
             on_busy,
             deadline,
+            wait_until,
             seat,
             reply,
         } = prompt;
@@ -48,25 +50,18 @@ impl Live {
         }
         self.ports.counters.prompts.add(1);
         self.tenant.figures().prompt();
-        // Stored in wall time, so that a later activation takes the deadline up again.
-        let deadline_at = deadline.map(|at| {
+        // Stored in wall time, so that a later activation takes the deadlines up again.
+        let wall = |at: Instant| {
             let left = at.saturating_duration_since(Instant::now()).as_millis();
             let now = self.ports.clock.now();
             Timestamp(
                 now.0
                     .saturating_add(u64::try_from(left).unwrap_or(u64::MAX)),
             )
-        });
-        let deadline = deadline.map(|at| {
-            self.timer(
-                at,
-                ConversationMsg::DeadlineOver {
-                    prompt_id: id,
-                    round_id,
-                },
-            )
-        });
-        self.admitted.insert(round_id, (Some(seat), deadline));
+        };
+        let (deadline_at, wait_until_at) = (deadline.map(wall), wait_until.map(wall));
+        let timers = self.timers_of(id, round_id, deadline, wait_until);
+        self.admitted.insert(round_id, (Some(seat), timers));
         let waiter = self.waiters.add(Waiter::Receipt(reply));
         let flow = self.input(Input::Prompt(NewPrompt {
             id,
@@ -77,6 +72,7 @@ impl Live {
             parameters,
             client_tools,
             deadline_at,
+            wait_until: wait_until_at,
             on_busy,
             waiter,
         }))?;
@@ -102,28 +98,52 @@ impl Live {
     pub(super) fn restore_deadlines(&mut self) {
         let open = self.durable.round.as_deref().and_then(|round| {
             let prompt = *round.prompts.first()?;
-            Some((prompt, round.id, round.deadline_at?))
+            Some((prompt, round.id, round.deadline_at, None))
         });
-        let waiting = self
-            .durable
-            .inbox
-            .iter()
-            .filter_map(|prompt| Some((prompt.id, prompt.round_id, prompt.deadline_at?)));
-        let deadlines: Vec<_> = open.into_iter().chain(waiting).collect();
+        let waiting = self.durable.inbox.iter().map(|prompt| {
+            let AcceptedPrompt { id, round_id, .. } = prompt;
+            (*id, *round_id, prompt.deadline_at, prompt.wait_until)
+        });
+        let prompts: Vec<_> = open.into_iter().chain(waiting).collect();
         let now = self.ports.clock.now();
-        for (prompt_id, round_id, at) in deadlines {
+        // No instant is so far away that it is none: such a deadline never passes.
+        let instant = |at: Timestamp| {
             let left = Duration::from_millis(at.0.saturating_sub(now.0));
-            // No instant is so far away: such a deadline never passes.
-            let Some(at) = Instant::now().checked_add(left) else {
-                continue;
-            };
+            Instant::now().checked_add(left)
+        };
+        for (prompt_id, round_id, deadline, wait_until) in prompts {
+            let (deadline, wait_until) = (deadline.and_then(instant), wait_until.and_then(instant));
+            let timers = self.timers_of(prompt_id, round_id, deadline, wait_until);
+            if !timers.is_empty() {
+                self.admitted.insert(round_id, (None, timers));
+            }
+        }
+    }
+
+    /// The timers of a prompt: of its deadline, and of its wait for its turn.
+    fn timers_of(
+        &self,
+        prompt_id: PromptId,
+        round_id: RoundId,
+        deadline: Option<Instant>,
+        wait_until: Option<Instant>,
+    ) -> Vec<AbortOnDrop> {
+        let over = |at| {
             let over = ConversationMsg::DeadlineOver {
                 prompt_id,
                 round_id,
             };
-            let timer = self.timer(at, over);
-            self.admitted.insert(round_id, (None, Some(timer)));
-        }
+            self.timer(at, over)
+        };
+        let waited = |at| self.timer(at, ConversationMsg::WaitOver { prompt_id });
+        let timers = deadline.map(over).into_iter();
+        timers.chain(wait_until.map(waited)).collect()
+    }
+
+    /// Whether a prompt still waits for its turn.
+    pub(super) fn waits(&self, prompt_id: PromptId) -> bool {
+        let mut inbox = self.durable.inbox.iter();
+        inbox.any(|prompt| prompt.id == prompt_id)
     }
 
     pub(super) fn deadline_over(&self, prompt_id: PromptId, round_id: RoundId) -> Input {

@@ -28,8 +28,8 @@ pub(super) struct RoundResources {
     pub(super) executor: Option<ToolExecutorRef>,
     pub(super) tasks: SmallMap<WorkId, AbortOnDrop>,
     pub(super) timers: Vec<AbortOnDrop>,
-    /// When each call of the batch first started, by index.
-    pub(super) began: BTreeMap<u32, Instant>,
+    /// How long the ended attempts of each call of the batch ran, by index, in milliseconds.
+    pub(super) ran_ms: BTreeMap<u32, u64>,
     pub(super) span: Span,
 }
 
@@ -41,7 +41,7 @@ impl RoundResources {
             executor: None,
             tasks: SmallMap::default(),
             timers: Vec::new(),
-            began: BTreeMap::new(),
+            ran_ms: BTreeMap::new(),
             span,
         }
     }

@@ -82,9 +82,9 @@ impl Live {
         };
         let resources = self.resources()?;
         if attempt == 0 {
-            resources.began.remove(&call); // Left by the call with the same index of an earlier batch.
+            resources.ran_ms.remove(&call); // Left by the call with the same index of an earlier batch.
         }
-        let began = *resources.began.entry(call).or_insert_with(Instant::now);
+        let ran_ms = resources.ran_ms.get(&call).copied().unwrap_or_default();
         let request = ToolInvocationRequest::from_spec(&spec, tool_use.id, tool_use.input);
         Some((
             executor,
@@ -95,7 +95,8 @@ impl Live {
                 request,
                 level,
                 attempt,
-                began,
+                ran_ms,
+                waited_ms: Arc::default(),
                 turn: Some(resources.span.clone()),
                 siblings,
             },

@@ -175,7 +175,9 @@ pub(super) fn expected_blocks(
                 false
             }
             ContentBlock::ToolResult(_) => false,
-            ContentBlock::Other { .. } => complete,
+            ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
+                complete
+            }
         };
         if stays {
             kept.push(block.clone());

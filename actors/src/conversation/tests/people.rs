@@ -532,6 +532,7 @@ impl World {
             message,
             output_schema: self.rng.percent(20).then(RawJson::empty_object),
             deadline_at: None,
+            wait_until: None,
             parameters: None,
             client_tools: client_laws::brought(&mut self.rng),
             on_busy,

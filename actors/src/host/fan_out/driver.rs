@@ -38,7 +38,7 @@ use crate::{
         subagents::{TaskReceipt, send_task},
     },
     ids::{ConversationId, RoundId, Scope, Seq},
-    journal::CHILD_KEY,
+    journal::FanOutKeys,
     limits::PROMPT_BYTES_MAX,
     ports::{ArtifactStore, BoxFuture},
     stream::{Failure, RoundEnd},
@@ -122,9 +122,8 @@ pub(super) struct Driver {
     directory: Arc<Directory>,
     /// The id prefix of the children.
     children: ConversationId,
-    /// The prefix of the client keys of the prompts. It has the form of the tool calls 0, 1, 2 … of
-    /// a parent, although no model made these calls.
-    called: String,
+    /// The client keys of the prompts.
+    keys: FanOutKeys,
     tenant: Arc<Tenant>,
     limits: FanOutLimits,
     /// The texts of the tasks that have not begun.
@@ -158,7 +157,7 @@ impl Driver {
     ) -> Self {
         Self {
             children: limits.root.conversation.children(),
-            called: format!("{CHILD_KEY}{}/0/", limits.root),
+            keys: FanOutKeys::new(&limits.root, tasks.len()),
             directory,
             tenant,
             warmth: if limits.warm_first {
@@ -363,17 +362,13 @@ impl Driver {
     }
 
     /// Sends the prompt to its conversation. The client key makes this idempotent: a conversation
-    /// that accepted the prompt already answers with `replayed`. After a rewind the key names the
-    /// round that was taken back, so that the prompt counts as new.
+    /// that accepted the prompt already answers with `replayed`.
     fn send(&mut self, index: u32, seat: Seat) {
         let Some(task) = self.running.get_mut(&index) else {
             return;
         };
         task.sends += 1;
-        let name = match task.cut {
-            None => format!("{}{index}", self.called),
-            Some(round) => format!("{}{index} after {round}", self.called),
-        };
+        let name = self.keys.key(index, task.cut);
         let answer = send_task(
             &self.directory,
             &task.child,

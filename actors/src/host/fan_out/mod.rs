@@ -1,7 +1,8 @@
 //! Fan-outs: many tasks at once, each in a subagent. This module holds the request ([`FanOut`]) and
 //! the handle to a running fan-out ([`FanOutRun`]). `driver` runs the tasks, `attach` finds what an
 //! earlier process left of them, `round_end_listener` reports the ends of their rounds,
-//! `ephemeral_store` keeps the journals of ephemeral fan-outs, and `results` has the result types.
+//! `ephemeral_store` keeps the journals of ephemeral fan-outs, `stored` lists what is stored, and
+//! `results` has the result types.
 //!
 //! **Invariants:** the failure of a task is data in its result and does not affect other tasks.
 //! More tasks than permits wait instead of being refused. Dropping the handle cancels nothing. No
@@ -13,6 +14,7 @@ mod driver;
 mod round_end_listener;
 mod ephemeral_store;
 mod results;
+mod stored;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -20,7 +22,10 @@ use futures_util::{StreamExt, stream};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub use results::{CacheEffect, CacheShare, FanOutSummary, TaskEnd, TaskFailure};
+pub use self::{
+    results::{CacheEffect, CacheShare, FanOutSummary, TaskEnd, TaskFailure},
+    stored::{StoredFanOut, stored_fan_outs},
+};
 
 use super::{
     HostInner, SendError, TenantHandle,

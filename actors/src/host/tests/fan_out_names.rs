@@ -1,12 +1,16 @@
 //! A fan-out under a name that was used before: what failed, and other tasks.
 
+use serde_json::json;
+
 use super::{
     fan_out::{echo, fan_out, texts},
     subagents::*,
     *,
 };
 use crate::{
-    host::{FanOut, SendError},
+    chat::Usage,
+    host::{FanOut, SendError, stored_fan_outs},
+    policy::{Price, Prices},
     ports::ProviderError,
     testing::{Reply, ScriptedModel},
 };
@@ -68,4 +72,86 @@ async fn a_name_with_other_tasks_is_one_error() {
         Err(SendError::FanOutDiffers { name: "n-3".into() })
     );
     assert_eq!(model.counts().started, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stored_fan_outs_are_listed_by_name_with_their_tasks_and_cost_after_a_restart() {
+    let store = store();
+    let usage = Usage {
+        input_uncached: 900,
+        output: 100,
+        ..Usage::default()
+    };
+    let model = Arc::new(ScriptedModel::answering(move |request, _| {
+        match (task(request).as_str(), request.messages.len()) {
+            ("bad", _) => Reply::error(ProviderError::InvalidRequest {
+                status: 400,
+                message: "no".into(),
+            }),
+            ("slow", _) => Reply::stall(),
+            ("go", 1) => Reply::tool("create_subagent", &json!({ "task": "of a parent" })),
+            (task, _) => Reply::text(format!("{task} done")).usage(usage),
+        }
+    }));
+    let begin = async || {
+        let host = builder(&model)
+            .model("scripted-1")
+            .prices(Prices::default().with("scripted*", Price::per_million(1.0, 10.0).unwrap()))
+            .shared_sessions(store.clone())
+            .subagents();
+        host.build().await.unwrap()
+    };
+    let host = begin().await;
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    reply.outcome().await.unwrap();
+    let mixed = FanOut::over(["good", "bad"]).name("mixed");
+    fan_out(&host, mixed).await.finish().await;
+    let cut = FanOut::over(["good", "slow", "later"]).name("cut");
+    let before = model.counts().started;
+    let mut run = fan_out(&host, cut.parallel(1)).await;
+    run.next().await.unwrap();
+    until("the second is called", || {
+        model.counts().started == before + 2
+    })
+    .await;
+    run.cancel();
+    run.finish().await;
+    drop(host);
+
+    let host = begin().await;
+    let tenant = "acme".parse().unwrap();
+    let list = async |after, max| {
+        let sessions = host.ports().sessions.clone();
+        stored_fan_outs(&*sessions, &tenant, after, max)
+            .await
+            .unwrap()
+    };
+    let (mut all, next) = list(None, 100).await;
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    let shown: Vec<_> = all
+        .iter()
+        .map(|one| {
+            let counts = (one.tasks, one.done, one.failed, one.open());
+            (one.name.as_str(), counts, one.spent.micro_usd)
+        })
+        .collect();
+    assert_eq!(
+        shown,
+        [("cut", (3, 1, 0, 2), 1900), ("mixed", (2, 1, 1, 0), 1900)]
+    );
+    assert_eq!(next, None);
+
+    // The same in pages.
+    let mut paged = Vec::new();
+    let mut after = None;
+    loop {
+        let (more, next) = list(after, 1).await;
+        paged.extend(more);
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    paged.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(paged, all);
 }

@@ -652,6 +652,33 @@ async fn the_deadline_of_a_prompt_outlives_its_host() {
     assert_eq!((rounds.len(), rounds[0].is_over()), (1, true));
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_bound_of_a_wait_outlives_its_host() {
+    let store = store();
+    let silent = Arc::new(ScriptedModel::always(Reply::stall()));
+    let begin = async || {
+        let host = builder(&silent).shared_sessions(store.clone());
+        host.build().await.unwrap()
+    };
+    let first = begin().await;
+    let talk = conversation(&first);
+    let minute = Duration::from_secs(60);
+    drop(talk.send("go").await.unwrap());
+    drop(talk.send("and then").wait_at_most(minute).await.unwrap());
+    silent.until(|counts| counts.started == 1).await;
+    drop((talk, first));
+
+    let second = begin().await;
+    assert_eq!(second.resume_interrupted().await, Ok(1));
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(conversation(&second).state().await.unwrap().inbox.len(), 1);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+
+    let state = conversation(&second).state().await.unwrap();
+    assert!(state.round.is_some(), "what has begun goes on");
+    assert!(state.inbox.is_empty(), "what waited is withdrawn");
+}
+
 /// A host that was dropped may still have an append on its way, which ends a round that the next
 /// host was asked to watch.
 #[tokio::test(start_paused = true)]

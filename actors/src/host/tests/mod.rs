@@ -17,6 +17,7 @@ mod faults;
 mod families;
 mod fan_out;
 mod fan_out_names;
+mod file_locks;
 mod event_memory;
 mod events;
 mod gateways;

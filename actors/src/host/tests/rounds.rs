@@ -276,3 +276,32 @@ async fn a_slow_watcher_never_stalls_a_turn_and_finds_the_end() {
     let outcome = never_reads.outcome().await.unwrap();
     assert_eq!(outcome.text, long);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_turn_can_be_bounded_alone() {
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::text("slow").after(Duration::from_secs(30)),
+        Reply::text("slow too").after(Duration::from_secs(30)),
+    ]));
+    let host = host(&model).await;
+    let conversation = conversation(&host);
+    let wait = |text: &str| {
+        let prompt = conversation.send(text.to_owned());
+        prompt.wait_at_most(Duration::from_secs(1))
+    };
+
+    let mut first = wait("one").await.unwrap();
+    let mut second = conversation.send("two").await.unwrap();
+    let mut late = wait("late").await.unwrap();
+    let late = late.outcome().await.unwrap_err();
+
+    assert_eq!(late.code(), "deadline");
+    let first = first.outcome().await.unwrap();
+    assert_eq!(first.text, "slow", "a round that began is not bounded");
+    assert_eq!(second.outcome().await.unwrap().text, "slow too");
+    assert_eq!(model.requests().len(), 2, "the late prompt never runs");
+    until("seats are free", || {
+        host.tenant("acme").prompts_under_way() == Ok(0)
+    })
+    .await;
+}

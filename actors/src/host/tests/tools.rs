@@ -403,7 +403,8 @@ async fn a_retried_call_journals_how_often_why_and_how_long() {
         .expect("a result in the journal");
     assert_eq!(
         (&outcome["retry_count"], &outcome["duration_ms"]),
-        (&json!(2), &json!(1000 + 1500 + 3 * 40))
+        (&json!(2), &json!(3 * 40)),
+        "the pauses before a retry are no execution"
     );
     let last_error = outcome["last_error"].as_str().unwrap();
     assert!(
@@ -414,6 +415,38 @@ async fn a_retried_call_journals_how_often_why_and_how_long() {
         last_results(&model),
         ["ok"],
         "the model reads nothing of it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_result_is_the_block_of_its_call_in_one_user_message() {
+    let (tool, _) = probe("tool", EffectClass::Pure, |_| async { Ok("42".into()) });
+    let calls = Reply::tool("tool", &json!({})).and_tool("unknown", &json!({}));
+    let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
+    let host = builder(&model).tools([tool]).build().await.unwrap();
+
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    reply.outcome().await.unwrap();
+
+    let requests = model.requests();
+    let messages: Vec<_> = requests[1].messages.iter().collect();
+    let [.., calls, results] = messages.as_slice() else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(results.role(), crate::chat::Role::User);
+    assert_eq!(results.tool_result_ids(), calls.tool_use_ids());
+    let wire: serde_json::Value = serde_json::from_slice(results.wire()).unwrap();
+    let [good, failed] = wire["content"].as_array().unwrap().as_slice() else {
+        panic!("{wire}")
+    };
+    let id = &*calls.tool_use_ids()[0];
+    assert_eq!(
+        *good,
+        json!({ "type": "tool_result", "tool_use_id": id, "content": "42" })
+    );
+    assert_eq!(
+        (&failed["type"], &failed["is_error"]),
+        (&json!("tool_result"), &json!(true))
     );
 }
 

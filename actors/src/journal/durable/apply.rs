@@ -81,6 +81,7 @@ impl Durable {
                 message,
                 output_schema,
                 deadline_at,
+                wait_until,
                 parameters,
                 client_tools,
             } => {
@@ -95,6 +96,7 @@ impl Durable {
                     message,
                     output_schema,
                     deadline_at: *deadline_at,
+                    wait_until: *wait_until,
                     parameters: parameters.clone(),
                     client_tools: client_tools.clone(),
                 });

@@ -34,6 +34,9 @@ pub struct AcceptedPrompt {
     /// When the prompt is withdrawn, or its round canceled. `None` without a deadline.
     #[serde(default)]
     pub deadline_at: Option<Timestamp>,
+    /// When the prompt is withdrawn if it still waits. `None` waits without a bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait_until: Option<Timestamp>,
     /// How the model is asked to answer; `None` for the configuration's way.
     #[serde(default)]
     pub parameters: Option<Arc<ModelParameters>>,

@@ -83,9 +83,7 @@ fn a_message_costs_its_role_and_every_block() {
             + of(r#"{"pattern":"重试"}"#)
     );
     let blocks = result.blocks();
-    let ContentBlock::Other { raw, .. } = &blocks[2] else {
-        panic!("{blocks:?}")
-    };
+    let raw = blocks[2].raw().unwrap();
     assert_eq!(
         counter.count_message("claude-3", &result),
         of("user") + of("src/retry.rs:4") + of("a list") + IMAGE_TOKENS_MAX + of(raw.as_str())

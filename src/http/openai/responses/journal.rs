@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use callboard_actors::{
     chat::{
-        ClientTools, ContentBlock, Message, ModelParameters, RawJson, Role, ToolChoice,
-        ToolDefinition, ToolResultContent,
+        ClientTools, ContentBlock, MediaSource, Message, ModelParameters, RawJson, Role,
+        ToolChoice, ToolDefinition, ToolResultContent, attachment::media_of,
     },
     host::{ConversationHandle, SendError},
     ids::{RoundId, Seq},
@@ -196,19 +196,17 @@ fn add(items: &mut Vec<Value>, message: &Message, round: RoundId) {
                 };
                 others.push(output_item(&id, &result.tool_use_id, &text));
             }
-            ContentBlock::Other { kind, raw } if kind == "image" => {
-                let block: Value = raw.parse().unwrap_or_default();
-                let of = |field: &str| {
-                    let value = block.pointer(&format!("/source/{field}"));
-                    value.and_then(Value::as_str).unwrap_or_default()
-                };
-                let url = match of("url") {
-                    "" => format!("data:{};base64,{}", of("media_type"), of("data")),
-                    url => url.to_owned(),
+            ContentBlock::Image(image) => {
+                let url = match (image.source(), media_of(&block)) {
+                    (MediaSource::Url { url }, _) => url.clone(),
+                    (_, Some(media)) => {
+                        format!("data:{};base64,{}", media.media_type, media.data)
+                    }
+                    (_, None) => continue, // A file at the provider, which this API cannot name.
                 };
                 parts.push(json!({ "type": "input_image", "image_url": url, "detail": "auto" }));
             }
-            ContentBlock::Thinking(_) | ContentBlock::Other { .. } => {}
+            ContentBlock::Thinking(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {}
         }
     }
     if !parts.is_empty() {
