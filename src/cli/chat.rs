@@ -84,6 +84,9 @@ pub(super) struct ChatArgs {
     /// Print the answers and errors only: no first lines, notes or figures
     #[arg(long, short = 'q')]
     quiet: bool,
+    /// Print finished lines only, with nothing that changes on the screen: for screen readers
+    #[arg(long)]
+    plain: bool,
 }
 
 impl ChatArgs {
@@ -120,7 +123,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         stderr: terminals.stderr && !args.quiet,
         ..terminals
     };
-    let mut view = View::new(false, shows);
+    let mut view = View::new(false, shows).still_lines(args.plain);
     let mut last = Ok(Done::Well);
     let mut attached = Vec::new();
     let left = loop {

@@ -1,6 +1,6 @@
 //! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use callboard_actors::{
     host::{ConversationHandle, OutcomeError, Reply},
@@ -14,6 +14,9 @@ use super::{
     terminal::{Paint, Terminals, err_line},
     view::View,
 };
+
+/// Time between two drawings of what changes while nothing arrives.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Approval questions from an earlier process. A resumed stream repeats their events.
 #[derive(Debug, Default)]
@@ -36,6 +39,8 @@ pub(super) async fn follow(
     let mut asker = Asker::new(Paint::stderr());
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     view.begin();
     for question in old.open {
         view.still();
@@ -65,6 +70,7 @@ pub(super) async fn follow(
                     view.begin(); // The call runs now: show that something happens.
                 }
             }
+            _ = ticks.tick(), if !asker.is_open() => view.tick(),
             event = reply.next() => {
                 let Some(event) = event else { break };
                 if asker.is_open() && !event.kind.is_durable() {

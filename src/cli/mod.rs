@@ -4,7 +4,8 @@
 //! # Layout
 //! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) · `help` (the page of commands, in groups) ·
 //! `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
-//! about them) · `attach` (files for a prompt) · `terminal` · `signals` · `ask` (approvals) ·
+//! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `live` (the rows that change) · `progress`
+//! (bars) · `signals` · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
 //! conversation opened for a person). Then the commands.
 
@@ -14,7 +15,10 @@ mod usage;
 mod flags;
 mod trust;
 mod attach;
+mod markdown;
 mod terminal;
+mod live;
+mod progress;
 mod signals;
 mod typed;
 mod ask;

@@ -58,6 +58,9 @@ pub(super) struct RunArgs {
     /// Print the answer and errors only: no first line, notes, tool calls or progress
     #[arg(long, short = 'q')]
     quiet: bool,
+    /// Print finished lines only, with nothing that changes on the screen: for screen readers
+    #[arg(long)]
+    plain: bool,
     /// Print one event per line, as JSON
     #[arg(long)]
     json: bool,
@@ -109,7 +112,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
         stderr: terminals.stderr && !args.quiet,
         ..terminals
     };
-    let mut view = View::new(args.json, shows);
+    let mut view = View::new(args.json, shows).still_lines(args.plain);
 
     let mut done = Ok(Done::Well);
     if args.resume {
