@@ -12,6 +12,7 @@ use super::{
     failure::{Done, Failure},
     signals::Signals,
     terminal::{Paint, Terminals, err_line},
+    typing::Typing,
     view::View,
 };
 
@@ -35,14 +36,17 @@ pub(super) async fn follow(
     view: &mut View,
     signals: &mut Signals,
     old: OldQuestions,
+    typing: &mut Typing,
 ) -> Result<Done, Failure> {
     let mut asker = Asker::new(Paint::stderr());
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
+    let is_listening = typing.is_listening();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     view.begin();
     for question in old.open {
+        typing.pause();
         view.still();
         asker.ask(question);
     }
@@ -52,11 +56,16 @@ pub(super) async fn follow(
             () = signals.next() => {
                 if interrupted {
                     view.still();
+                    typing.pause();
                     std::process::exit(130);
                 }
                 interrupted = true;
                 asker.forget();
                 view.still();
+                match typing.forget() {
+                    0 => {}
+                    _ => view.set_below(typing.rows()),
+                }
                 view.note("interrupting; press Ctrl-C again to leave at once");
                 reply.interrupt();
             }
@@ -67,9 +76,13 @@ pub(super) async fn follow(
                     Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
                 };
                 if !asker.is_open() {
+                    if is_listening {
+                        typing.listen();
+                    }
                     view.begin(); // The call runs now: show that something happens.
                 }
             }
+            () = typing.typed() => view.set_below(typing.rows()),
             _ = ticks.tick(), if !asker.is_open() => view.tick(),
             event = reply.next() => {
                 let Some(event) = event else { break };
@@ -82,6 +95,8 @@ pub(super) async fn follow(
                     && !interrupted
                     && !old.seen.contains(tool_call_id)
                 {
+                    typing.pause();
+                    view.set_below(Vec::new());
                     view.still();
                     asker.ask(Question {
                         tool_call_id: tool_call_id.clone(),
@@ -94,6 +109,7 @@ pub(super) async fn follow(
         }
     }
     let outcome = reply.outcome().await;
+    view.set_below(Vec::new());
     view.end(match &outcome {
         Ok(end) => Some(end),
         Err(OutcomeError::Failed { end }) => Some(end),

@@ -5,9 +5,9 @@
 //! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) · `help` (the page of commands, in groups) ·
 //! `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
 //! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `live` (the rows that change) · `progress`
-//! (bars) · `signals` · `ask` (approvals) ·
+//! (bars) · `signals` · `typing` (lines typed ahead) · `change` (an edit as a diff) · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
-//! conversation opened for a person). Then the commands.
+//! conversation opened for a person) · `by_hand` (`!command`, `@file`). Then the commands.
 
 mod failure;
 mod help;
@@ -21,6 +21,8 @@ mod live;
 mod progress;
 mod signals;
 mod typed;
+mod typing;
+mod change;
 mod ask;
 mod view;
 mod remote;
@@ -28,6 +30,7 @@ mod rounds;
 mod rows;
 mod follow;
 mod session;
+mod by_hand;
 mod run;
 mod chat;
 mod acp;

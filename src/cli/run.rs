@@ -14,6 +14,7 @@ use super::{
     signals::Signals,
     terminal::{Terminals, err_line, out_data},
     trust::{Notes, ProjectUse},
+    typing::Typing,
     view::View,
 };
 use crate::config::{Approve, Config};
@@ -140,6 +141,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
                     &mut view,
                     &mut signals,
                     OldQuestions::default(),
+                    &mut Typing::default(),
                 )
                 .await
             }
@@ -174,14 +176,30 @@ async fn take_up(
     };
     let old = answer_old_questions(config, args, session).await;
     let Some(within) = args.timeout else {
-        return follow(reply, &session.handle, view, signals, old).await;
+        return follow(
+            reply,
+            &session.handle,
+            view,
+            signals,
+            old,
+            &mut Typing::default(),
+        )
+        .await;
     };
     let handle = session.handle.clone();
     let timer = tokio::spawn(async move {
         tokio::time::sleep(within).await;
         let _ = handle.interrupt().await; // The error means that the round ended meanwhile.
     });
-    let done = follow(reply, &session.handle, view, signals, old).await;
+    let done = follow(
+        reply,
+        &session.handle,
+        view,
+        signals,
+        old,
+        &mut Typing::default(),
+    )
+    .await;
     let in_time = !timer.is_finished();
     timer.abort();
     match done {

@@ -103,6 +103,13 @@ impl Paint {
     }
 }
 
+/// Rings the bell and shows a desktop notification (OSC 9), where the terminal does that.
+pub(super) fn ring() {
+    if io::stderr().is_terminal() && !is_dumb() {
+        err_shown("\u{1b}]9;callboard: the answer is ready\u{7}\u{7}");
+    }
+}
+
 /// Whether the terminal obeys no sequences.
 pub(super) fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")

@@ -240,16 +240,6 @@ impl View {
         }
     }
 
-    /// Prints rows above the region that changes.
-    pub(super) fn print(&mut self, rows: &[Line]) {
-        self.fresh_line();
-        self.live.clear();
-        for row in rows {
-            err_shown(&(self.paint.spans(row) + "\n"));
-        }
-        self.draw();
-    }
-
     /// Displays the end of the round: its text if it was not streamed, and its usage.
     pub(super) fn end(&mut self, end: Option<&RoundEnd>) {
         self.still();

@@ -197,6 +197,7 @@ impl Markdown {
             self.character('\n', &mut rows);
         }
         self.close(&mut rows);
+        self.leave(0, &mut rows);
         *self = Self::new(self.width);
         rows
     }
@@ -323,9 +324,10 @@ impl Markdown {
         let (mut rest, matched) = self.matched(line);
         if matched < self.containers.len() || rest.trim().is_empty() {
             self.close(rows);
-            self.containers.truncate(matched);
+            self.leave(matched, rows);
         }
         if rest.trim().is_empty() {
+            self.mark_items(0, rows);
             self.blank = Some(matched);
             return None;
         }
@@ -479,7 +481,24 @@ impl Markdown {
         }
     }
 
-    /// Wraps a line of its own into rows.
+    /// Ends the containers behind the first `depth`.
+    fn leave(&mut self, depth: usize, rows: &mut Vec<Line>) {
+        self.mark_items(depth, rows);
+        self.containers.truncate(depth);
+    }
+
+    /// Shows the marks of items that are empty so far.
+    fn mark_items(&mut self, depth: usize, rows: &mut Vec<Line>) {
+        let is_unmarked = |container: &Container| match container {
+            Container::Item { is_marked, .. } => !is_marked,
+            Container::Quote => false,
+        };
+        if self.containers.iter().skip(depth).any(is_unmarked) {
+            self.rows_of(&[], rows);
+        }
+    }
+
+    /// Wraps a separate line into rows.
     fn rows_of(&mut self, line: &[Span], rows: &mut Vec<Line>) {
         let (first, next) = self.begin(rows);
         let done = wrap(line, &first, &next, self.width);

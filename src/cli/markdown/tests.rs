@@ -42,6 +42,7 @@ fn a_document_is_laid_out_for_reading() {
         ("日本語の文章は長い", "日本語の文\n章は長い\n"),
         ("one\ntwo\n\nthree", "one\ntwo\n\nthree\n"),
         ("a\n***\nb", "a\n─────\nb\n"),
+        ("1.\n\nEND\n\n- ", "1.\n\nEND\n\n•\n"),
         ("2 * 3 a_b_c", "2 * 3\na_b_c\n"),
         ("averylongword", "averylongw\nord\n"),
     ] {
