@@ -12,6 +12,7 @@ use super::{
     failure::{Done, Failure},
     signals::Signals,
     terminal::{Paint, Terminals, err_line},
+    typed::Keys,
     typing::Typing,
     view::View,
 };
@@ -42,6 +43,9 @@ pub(super) async fn follow(
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
     let is_listening = typing.is_listening();
+    let mut unseen = (!is_listening && has_person && view.has_live())
+        .then(Keys::unseen)
+        .flatten();
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     view.begin();
@@ -57,6 +61,7 @@ pub(super) async fn follow(
                 if interrupted {
                     view.still();
                     typing.pause();
+                    drop(unseen.take());
                     std::process::exit(130);
                 }
                 interrupted = true;
@@ -108,6 +113,7 @@ pub(super) async fn follow(
             }
         }
     }
+    drop(unseen);
     let outcome = reply.outcome().await;
     view.set_below(Vec::new());
     view.end(match &outcome {

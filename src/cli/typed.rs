@@ -74,7 +74,8 @@ pub(super) fn key<T>(is_over: impl Fn() -> bool, meaning: impl Fn(u8) -> Option<
     }
 }
 
-/// While this exists, keys arrive one by one and are not echoed. Ctrl-C stays a signal.
+/// Modes of the terminal that last as long as this exists: by [`Keys::of`], keys arrive one by one
+/// and are not echoed. Ctrl-C stays a signal.
 pub(super) struct Keys {
     terminal: File,
     before: Termios,
@@ -83,11 +84,19 @@ pub(super) struct Keys {
 impl Keys {
     /// `None` if the terminal cannot be set.
     pub(super) fn of(terminal: &File) -> Option<Self> {
+        Self::without(terminal, LocalModes::ICANON | LocalModes::ECHO)
+    }
+
+    /// What is typed is not echoed, because that would move the rows that change. It stays for the
+    /// next program that reads it. `None` without a terminal.
+    pub(super) fn unseen() -> Option<Self> {
+        Self::without(&File::open("/dev/tty").ok()?, LocalModes::ECHO)
+    }
+
+    fn without(terminal: &File, less: LocalModes) -> Option<Self> {
         let before = tcgetattr(terminal).ok()?;
         let mut modes = before.clone();
-        modes
-            .local_modes
-            .remove(LocalModes::ICANON | LocalModes::ECHO);
+        modes.local_modes.remove(less);
         tcsetattr(terminal, OptionalActions::Now, &modes).ok()?;
         Some(Self {
             terminal: terminal.try_clone().ok()?,

@@ -41,8 +41,6 @@ const FRAME_MS: u128 = 100;
 struct Running {
     /// Its tool and arguments on one line.
     what: String,
-    /// The first lines of its output.
-    output: Vec<String>,
     /// The last line of its output.
     last: String,
 }
@@ -154,6 +152,7 @@ impl View {
                 name,
                 is_error,
                 summary,
+                preview,
                 duration_ms,
                 retry_count,
                 ..
@@ -166,14 +165,13 @@ impl View {
                         what: sanitize(name),
                         ..Running::default()
                     });
-                let lines = ToolLines::of(call, summary, *is_error);
+                let lines = ToolLines::of(call.what, summary, preview, *is_error);
                 self.tool_lines(&lines, *duration_ms, *retry_count);
             }
-            EventKind::Usage { cost_usd, .. } => {
-                if let Some(cost) = cost_usd {
-                    *self.cost_usd.get_or_insert(0.0) += cost;
-                }
-            }
+            EventKind::Usage {
+                cost_usd: Some(cost),
+                ..
+            } => *self.cost_usd.get_or_insert(0.0) += cost,
             EventKind::Context { tokens, window, .. } => self.context = Some((*tokens, *window)),
             EventKind::Subagent {
                 id,
@@ -207,6 +205,11 @@ impl View {
             EventKind::TurnRestarted { .. } => self.note("the round is resumed"),
             _ => {}
         }
+    }
+
+    /// Whether rows on the screen change.
+    pub(super) fn has_live(&self) -> bool {
+        self.live.is_on()
     }
 
     /// Shows that time passes. Call it every 50 ms or so.
@@ -268,7 +271,7 @@ impl View {
             1 => parts.push("1 tool call".into()),
             n => parts.push(format!("{n} tool calls")),
         }
-        let (input, output) = (grouped(end.usage.input()), grouped(end.usage.output.into()));
+        let (input, output) = (grouped(end.usage.input()), grouped(end.usage.output));
         if end.usage.input() > 0 || end.usage.output > 0 {
             parts.push(format!("{input} tokens in, {output} out"));
         }
@@ -364,9 +367,6 @@ impl View {
             .map(versions)
             .filter(|line| !line.trim().is_empty())
         {
-            if call.output.len() <= OUTPUT_LINES {
-                call.output.push(line.clone());
-            }
             call.last = sanitize(&line);
         }
         self.draw();
@@ -492,7 +492,7 @@ struct ToolLines {
 }
 
 impl ToolLines {
-    fn of(call: Running, summary: &str, is_error: bool) -> Self {
+    fn of(what: String, summary: &str, preview: &str, is_error: bool) -> Self {
         // The first line of a command's result says how it ended.
         let ended = summary.strip_prefix("[exit status ");
         let exit = match ended.and_then(|rest| rest.split_once(']')) {
@@ -500,17 +500,20 @@ impl ToolLines {
             _ if summary == "[killed by a signal]" => Some("killed".to_owned()),
             _ => None,
         };
-        let mut output = call.output;
-        if output.is_empty() && exit.is_none() && !is_error && !summary.trim().is_empty() {
-            output.push(summary.chars().take(OUTPUT_CHARS).collect());
-        }
+        let first = (exit.is_none() && !is_error).then_some(summary);
+        let mut output: Vec<String> = first
+            .into_iter()
+            .chain(preview.lines())
+            .filter(|line| !line.trim().is_empty())
+            .map(str::to_owned)
+            .collect();
         let more = output.len() > OUTPUT_LINES;
         output.truncate(OUTPUT_LINES);
         if let (true, Some(last)) = (more, output.last_mut()) {
             last.push_str(" …");
         }
         Self {
-            what: call.what,
+            what,
             failed: is_error || exit.is_some(),
             why: is_error.then(|| summary.to_owned()),
             exit,
@@ -594,13 +597,8 @@ mod tests {
 
     #[test]
     fn a_command_that_fails_is_marked_and_its_first_lines_are_shown() {
-        let lines = |output: &[&str], summary: &str, is_error| {
-            let call = Running {
-                what: "bash make".to_owned(),
-                output: output.iter().map(|line| (*line).to_owned()).collect(),
-                last: String::new(),
-            };
-            let lines = ToolLines::of(call, summary, is_error);
+        let lines = |summary: &str, preview: &str, is_error| {
+            let lines = ToolLines::of("bash make".to_owned(), summary, preview, is_error);
             (lines.failed, lines.exit, lines.why, lines.output)
         };
         let texts = |all: &[&str]| {
@@ -610,23 +608,19 @@ mod tests {
         };
 
         assert_eq!(
-            lines(&["a"], "[exit status 3]", false),
-            (true, Some("exit 3".to_owned()), None, texts(&["a"]))
+            lines("[exit status 3]", "a\nb", false),
+            (true, Some("exit 3".to_owned()), None, texts(&["a", "b"]))
         );
         assert_eq!(
-            lines(&["a", "b", "c", "d"], "a", false),
-            (false, None, None, texts(&["a", "b", "c …"]))
+            lines("a", "b\n  c\nd", false),
+            (false, None, None, texts(&["a", "b", "  c …"]))
         );
         assert_eq!(
-            lines(&[], "found 3", false),
-            (false, None, None, texts(&["found 3"]))
-        );
-        assert_eq!(
-            lines(&[], "[killed by a signal]", false),
+            lines("[killed by a signal]", "", false),
             (true, Some("killed".to_owned()), None, vec![])
         );
         assert_eq!(
-            lines(&[], "no such file", true),
+            lines("no such file", "", true),
             (true, None, Some("no such file".to_owned()), vec![])
         );
     }

@@ -1,7 +1,6 @@
 //! What stays on the screen of a real terminal program (tmux) while its size changes.
 
 use std::{
-    io::Write as _,
     path::PathBuf,
     process::Command,
     time::{Duration, Instant},
@@ -9,8 +8,9 @@ use std::{
 
 use super::Home;
 use crate::support::{
+    SplitMix,
     model_server::{ModelServer, Reply, Step, anthropic_text, sse},
-    random::{SplitMix, seed},
+    seed, skipped,
 };
 
 /// A window of tmux with its own server; it ends with the value.
@@ -29,7 +29,7 @@ impl Window {
     fn open(home: &Home, test: &str, command: &[&str]) -> Option<Self> {
         let version = Command::new("tmux").arg("-V").output();
         if version.is_err() {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: no tmux");
+            skipped(test, "no tmux");
             return None;
         }
         let window = Self {
@@ -63,6 +63,11 @@ impl Window {
     fn resize(&self, columns: usize, rows: usize) {
         let (columns, rows) = (columns.to_string(), rows.to_string());
         self.try_tmux(&["resize-window", "-x", &columns, "-y", &rows]);
+    }
+
+    fn type_line(&self, line: &str) {
+        self.try_tmux(&["send-keys", "-l", line]);
+        self.try_tmux(&["send-keys", "Enter"]);
     }
 
     fn wait_for(&self, what: &str) -> String {
@@ -152,4 +157,76 @@ async fn the_scrollback_is_the_answer_after_a_hundred_changes_of_the_size() {
         (expected.len(), None),
         "{answer}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_typed_while_a_round_runs_waits_in_sight_and_is_sent_after_it() {
+    let test = "a_line_typed_while_a_round_runs_waits_in_sight_and_is_sent_after_it";
+    let slow = Reply::events(anthropic_text("first answer")).delay(Duration::from_secs(2));
+    let server = ModelServer::start([slow, Reply::events(anthropic_text("second answer"))]).await;
+    let home = Home::new();
+    let url = server.url();
+    let Some(window) = chat(&home, test, &url) else {
+        return;
+    };
+
+    window.wait_for("/help lists");
+    window.type_line("the first prompt");
+    window.wait_for("thinking");
+    window.type_line("the second prompt");
+    window.wait_for("queued: the second prompt");
+    let shown = window.wait_for("second answer");
+
+    assert!(shown.contains("first answer"), "{shown}");
+    let bodies: Vec<String> = server
+        .requests()
+        .iter()
+        .map(|request| request.json()["messages"].to_string())
+        .filter(|messages| messages.contains("the first prompt"))
+        .collect();
+    assert!(!bodies[0].contains("the second prompt"), "{bodies:?}");
+    assert!(
+        bodies.last().unwrap().contains("the second prompt"),
+        "{bodies:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_by_hand_runs_in_the_sandbox_and_the_model_does_not_see_it() {
+    let test = "a_command_by_hand_runs_in_the_sandbox_and_the_model_does_not_see_it";
+    let server = ModelServer::start([Reply::events(anthropic_text("an answer"))]).await;
+    let home = Home::new();
+    std::fs::write(home.work().join("note.txt"), "words of the file\n").unwrap();
+    let url = server.url();
+    let Some(window) = chat(&home, test, &url) else {
+        return;
+    };
+
+    window.wait_for("/help lists");
+    window.type_line("!echo by-hand-$((40 + 2)); exit 3");
+    window.wait_for("by-hand-42");
+    window.wait_for("the model does not see this");
+    window.type_line("Read @note.txt please");
+    window.wait_for("an answer");
+
+    let requests = server.requests();
+    let bodies: Vec<String> = requests
+        .iter()
+        .map(|request| request.json()["messages"].to_string())
+        .filter(|messages| messages.contains("please"))
+        .collect();
+    assert!(
+        bodies.iter().all(|body| body.contains("words of the file")),
+        "{bodies:?}"
+    );
+    assert!(!bodies.concat().contains("by-hand"), "{bodies:?}");
+}
+
+/// A chat with a model server in a window.
+fn chat(home: &Home, test: &str, url: &str) -> Option<Window> {
+    let command = format!(
+        "ANTHROPIC_API_KEY=not-a-real-key '{}' chat --provider anthropic --base-url {url} --sandbox local",
+        env!("CARGO_BIN_EXE_callboard")
+    );
+    Window::open(home, test, &[&command])
 }
