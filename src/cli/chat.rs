@@ -21,13 +21,17 @@ use reedline::{
 };
 
 use super::{
-    attach, by_hand,
+    attach,
+    attached::{self, Attached},
+    by_hand,
+    complete::{Words, keys, menu},
     editor::edited,
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
     markdown::{Markdown, Style},
     metrics::report,
+    remote::{KeyText, ServerFlags},
     rounds,
     run::SHUTDOWN,
     session::{Session, fresh_id, last_session, newest_first, scope},
@@ -83,8 +87,8 @@ const HELP: &str = "\
 /quit     leave (also Ctrl-D)
 !COMMAND  run a command in the sandbox; the model does not see it
 @FILE     in a prompt: send the file with it
-Alt-Enter breaks a line. What you type while a round runs waits in a queue. Ctrl-C cancels the running round and the
-queue; twice leaves.";
+Tab completes commands and @FILE. Alt-Enter breaks a line. What you type while a round runs waits in a queue.
+Ctrl-C cancels the running round and empties the queue; twice leaves.";
 
 /// Talk with a model about a folder
 #[derive(Debug, Args)]
@@ -105,6 +109,15 @@ pub(super) struct ChatArgs {
     /// Continue the session that was used last
     #[arg(long = "continue", short = 'c', conflicts_with = "session")]
     last: bool,
+    /// Talk with a conversation of a running `callboard serve`, which runs the model and the tools
+    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last"])]
+    attach: Option<ConversationId>,
+    /// With --attach: the URL of the server [env: CALLBOARD_SERVER]
+    #[arg(long, value_name = "URL", requires = "attach")]
+    server: Option<String>,
+    /// With --attach: the key of the tenant [env: CALLBOARD_KEY]
+    #[arg(long, value_name = "KEY", requires = "attach")]
+    key: Option<KeyText>,
     /// Cancel each round after this many seconds
     #[arg(long, value_name = "S", value_parser = super::run::seconds)]
     timeout: Option<Duration>,
@@ -149,6 +162,9 @@ struct Chat<'c> {
 }
 
 pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure> {
+    if let Some(id) = args.attach.clone() {
+        return attach_to(config, args, id).await;
+    }
     let terminals = Terminals::detect();
     let signals = Signals::listen();
     let id = match args.last {
@@ -156,7 +172,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         false => args.session.clone(),
     };
     let mut session = Session::open(config, &args.host, id, false, args.quiet).await?;
-    let mut lines = Lines::open(terminals, config);
+    let mut lines = Lines::open(terminals, config, &session.app.workspace, HELP);
     let shows = Terminals {
         stdout: terminals.stdout && !args.quiet,
         stderr: terminals.stderr && !args.quiet,
@@ -220,6 +236,68 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         (false, Done::Well, last) => last.map_err(|failure| failure.hint("the last prompt failed")),
         (_, left, _) => Ok(left),
     }
+}
+
+/// A chat with a conversation of a server.
+async fn attach_to(config: &Config, args: ChatArgs, id: ConversationId) -> Result<Done, Failure> {
+    let flags = ServerFlags::new(args.server.clone(), args.key.clone());
+    let remote = flags.remote(false)?.ok_or_else(|| {
+        Failure::usage("--attach needs a server").hint("add --server URL, or set CALLBOARD_SERVER")
+    })?;
+    let attached = Attached { remote, id };
+    let terminals = Terminals::detect();
+    let mut signals = Signals::listen();
+    if !args.quiet {
+        attached.announce().await?;
+    }
+    let mut lines = Lines::open(terminals, config, Path::new(""), attached::HELP);
+    let shows = Terminals {
+        stdout: terminals.stdout && !args.quiet,
+        stderr: terminals.stderr && !args.quiet,
+        ..terminals
+    };
+    let mut view = View::new(false, shows).still_lines(args.plain);
+    let mut typing = Typing::default();
+    let mut last = Ok(Done::Well);
+    loop {
+        let line = match typing.next() {
+            Some(line) => {
+                err_line(&format!(
+                    "{} {}",
+                    Paint::stderr().bold(">"),
+                    sanitize(&line)
+                ));
+                line
+            }
+            None => {
+                let (line, returned) = lines.begin_with(typing.take_unfinished()).next().await;
+                lines = returned;
+                match line {
+                    Some(Line::Entered(line)) => line,
+                    Some(Line::Interrupted) => return Ok(Done::Interrupted),
+                    None => break,
+                }
+            }
+        };
+        if lines.is_interactive() && !args.plain {
+            typing.listen();
+        }
+        let done = attached
+            .line(line.trim(), &mut view, &mut signals, &mut typing)
+            .await;
+        typing.pause();
+        let Some(done) = done else { break };
+        if let Err(failure) = &done {
+            view.still();
+            err_line(&failure.text(Paint::stderr()));
+        }
+        last = done;
+    }
+    // The exit code matters to a script; a person has seen the error already.
+    if lines.is_interactive() {
+        return Ok(Done::Well);
+    }
+    last.map_err(|failure| failure.hint("the last prompt failed"))
 }
 
 impl Chat<'_> {
@@ -335,6 +413,7 @@ impl Chat<'_> {
             .into_iter()
             .fold(send, |send, within| send.deadline(within));
         let reply = send.await?;
+        self.view.set_window(session.app.setup().context.window);
         if self.is_interactive && !self.args.plain {
             self.typing.listen();
         }
@@ -581,14 +660,17 @@ enum Lines {
 }
 
 impl Lines {
-    fn open(terminals: Terminals, config: &Config) -> Self {
+    fn open(terminals: Terminals, config: &Config, workspace: &Path, help: &str) -> Self {
         if !(terminals.stdin && terminals.stderr && terminals.stdout) {
             return Self::Pipe;
         }
         let editor = Reedline::create()
             .use_bracketed_paste(true)
             .with_ansi_colors(Paint::stderr().is_on())
-            .with_highlighter(Box::new(Plain));
+            .with_highlighter(Box::new(Plain))
+            .with_completer(Box::new(Words::new(help, workspace)))
+            .with_menu(menu())
+            .with_edit_mode(keys());
         Self::Editor(Box::new(match history(&config.data_dir) {
             Ok(history) => editor.with_history(Box::new(history)),
             Err(_) => editor,

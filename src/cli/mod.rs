@@ -7,7 +7,7 @@
 //! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `live` (the rows that change) · `progress`
 //! (bars) · `signals` · `typing` (lines typed ahead) · `change` (an edit as a diff) · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
-//! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor`. Then the commands.
+//! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab). Then the commands.
 
 mod failure;
 mod help;
@@ -32,7 +32,9 @@ mod follow;
 mod session;
 mod by_hand;
 mod editor;
+mod complete;
 mod run;
+mod attached;
 mod chat;
 mod acp;
 mod fanout;

@@ -115,6 +115,8 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
     };
     let mut view = View::new(args.json, shows).still_lines(args.plain);
 
+    view.set_window(session.app.setup().context.window);
+
     let mut done = Ok(Done::Well);
     if args.resume {
         done = take_up(

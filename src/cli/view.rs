@@ -78,8 +78,10 @@ pub(super) struct View {
     flow: Flow,
     /// Whether text was streamed since the last fresh line.
     is_open: bool,
-    /// Tokens of the context and its window, as last reported.
-    context: Option<(u64, u64)>,
+    /// Tokens of the last model call, which the next one has too.
+    filled: u64,
+    /// The model's window; 0 if it is unknown.
+    window: u64,
     cost_usd: Option<f64>,
     /// Rows of the person below the others, such as what is being typed.
     below: Vec<Line>,
@@ -104,7 +106,8 @@ impl View {
             markdown: Markdown::new(size().0),
             flow: Flow::Answer,
             is_open: false,
-            context: None,
+            filled: 0,
+            window: 0,
             cost_usd: None,
             below: Vec::new(),
         }
@@ -129,7 +132,12 @@ impl View {
             out_json(&event.to_json());
             return;
         }
-        match &event.kind {
+        self.kind(&event.kind);
+    }
+
+    /// Displays the content of an event for people.
+    pub(super) fn kind(&mut self, kind: &EventKind) {
+        match kind {
             EventKind::TextDelta { text } => self.text(text),
             EventKind::ThinkingDelta { text } => self.thought(text),
             EventKind::Message { message, .. } => self.whole(&message.text()),
@@ -168,11 +176,13 @@ impl View {
                 let lines = ToolLines::of(call.what, summary, preview, *is_error);
                 self.tool_lines(&lines, *duration_ms, *retry_count);
             }
-            EventKind::Usage {
-                cost_usd: Some(cost),
-                ..
-            } => *self.cost_usd.get_or_insert(0.0) += cost,
-            EventKind::Context { tokens, window, .. } => self.context = Some((*tokens, *window)),
+            EventKind::Usage { usage, cost_usd } => {
+                self.filled = usage.input().saturating_add(usage.output);
+                if let Some(cost) = *cost_usd {
+                    *self.cost_usd.get_or_insert(0.0) += cost;
+                }
+            }
+            EventKind::Context { window, .. } => self.window = *window,
             EventKind::Subagent {
                 id,
                 state,
@@ -205,6 +215,11 @@ impl View {
             EventKind::TurnRestarted { .. } => self.note("the round is resumed"),
             _ => {}
         }
+    }
+
+    /// Sets the window of the model, in tokens; 0 for unknown.
+    pub(super) fn set_window(&mut self, tokens: u64) {
+        self.window = tokens;
     }
 
     /// Whether rows on the screen change.
@@ -275,9 +290,9 @@ impl View {
         if end.usage.input() > 0 || end.usage.output > 0 {
             parts.push(format!("{input} tokens in, {output} out"));
         }
-        if let Some((tokens, window)) = self.context.filter(|(_, window)| *window > 0) {
-            let percent = tokens.saturating_mul(100).div_ceil(window);
-            parts.push(format!("{percent} % of {}k", window / 1000));
+        if self.filled > 0 && self.window > 0 {
+            let percent = self.filled.saturating_mul(100).div_ceil(self.window);
+            parts.push(format!("{percent} % of {}k", self.window / 1000));
         }
         if let Some(cost) = self.cost_usd {
             parts.push(usd(micro(cost)));
