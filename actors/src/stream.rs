@@ -240,7 +240,11 @@ pub enum EventKind {
         tool_call_id: String,
         name: String,
         is_error: bool,
+        /// The first line of the result, shortened.
         summary: String,
+        /// The next lines of the result, shortened, four at most. Empty for a failed call.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        preview: String,
         duration_ms: u64,
         retry_count: u32,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -393,7 +397,9 @@ impl EventKind {
             Self::TextDelta { text } | Self::ThinkingDelta { text } => text.len(),
             Self::ToolProgress { tool_call_id, text } => tool_call_id.len() + text.len(),
             Self::ToolCall { summary, input, .. } => summary.len() + input.as_str().len(),
-            Self::ToolResult { summary, .. } => summary.len(),
+            Self::ToolResult {
+                summary, preview, ..
+            } => summary.len() + preview.len(),
             Self::ApprovalRequired { input, .. } | Self::ClientToolCall { input, .. } => {
                 input.as_str().len()
             }

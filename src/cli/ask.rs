@@ -11,7 +11,8 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    terminal::{Paint, err},
+    change::change,
+    terminal::{Paint, err, err_line, err_shown},
     typed,
 };
 use crate::visible::{escaped_json, visible_strict};
@@ -19,6 +20,9 @@ use crate::visible::{escaped_json, visible_strict};
 /// Characters of arguments that a person sees at once on every screen. Of longer ones the beginning
 /// may have left it.
 const CHARS_AT_ONCE: usize = 1000;
+
+/// Lines of a diff that a person sees at once on most screens.
+const LINES_AT_ONCE: usize = 20;
 
 /// A tool call that waits for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,12 +47,22 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// Parses a typed line. Anything that is not a clear yes is a no.
-    fn from_line(line: &str) -> Self {
-        match line.trim().to_ascii_lowercase().as_str() {
-            "y" | "yes" => Self::Yes,
-            "a" | "always" => Self::Always,
-            _ => Self::No,
+    /// The meaning of a key; `None` for a key that means nothing here.
+    fn of_key(key: u8) -> Option<Self> {
+        match key {
+            b'y' | b'Y' => Some(Self::Yes),
+            b'a' | b'A' => Some(Self::Always),
+            // Enter, Escape and the end of input choose what is safe.
+            b'n' | b'N' | b'\n' | b'\r' | 0x1b | 0x04 => Some(Self::No),
+            _ => None,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::No => "no",
+            Self::Yes => "yes",
+            Self::Always => "always",
         }
     }
 
@@ -126,17 +140,22 @@ impl Asker {
         let Some(question) = self.queue.pop_front() else {
             return;
         };
-        err(&question.shown(self.paint));
+        match question.as_change(self.paint) {
+            Some(shown) => err_shown(&shown),
+            None => err(&question.shown(self.paint)),
+        }
         let (sender, answer) = oneshot::channel();
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);
         // Keyboard reads cannot be cancelled, so they run on a plain thread, which does not delay
         // the runtime's shutdown.
         std::thread::spawn(move || {
-            let _ = sender.send(
-                typed::answer(|| seen.load(Ordering::Relaxed))
-                    .map_or(Answer::No, |line| Answer::from_line(&line)),
-            );
+            let answer = typed::key(|| seen.load(Ordering::Relaxed), Answer::of_key);
+            let answer = answer.unwrap_or(Answer::No);
+            if !seen.load(Ordering::Relaxed) {
+                err_line(answer.word());
+            }
+            let _ = sender.send(answer);
         });
         self.open = Some(Open {
             question,
@@ -147,6 +166,30 @@ impl Asker {
 }
 
 impl Question {
+    /// Formats a change of a file as a diff; `None` for any other call. All lines are shown.
+    fn as_change(&self, paint: Paint) -> Option<String> {
+        let (path, lines) = change(&self.name, &self.input)?;
+        let mut shown = format!("{} {} {path}\n", paint.bold("?"), paint.bold("file_edit"));
+        for line in &lines {
+            shown.push_str(&paint.spans(line));
+            shown.push('\n');
+        }
+        if lines.len() > LINES_AT_ONCE {
+            let count = lines.len();
+            shown.push_str(&format!(
+                "  {count} lines: scroll up and read from the beginning.\n"
+            ));
+        }
+        Some(shown + &self.asks())
+    }
+
+    /// The last line of a question.
+    fn asks(&self) -> String {
+        let reason = visible_strict(self.reason.trim_end_matches('.'));
+        let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        format!("  {reason}. Allow it? [y]es, [a]lways, [N]o ")
+    }
+
     /// Formats the question on two lines, and a third for a long one. Invisible characters and characters that reorder text are
     /// escaped, so that the person sees exactly what would run.
     fn shown(&self, paint: Paint) -> String {
@@ -169,11 +212,11 @@ impl Question {
             String::new()
         };
         format!(
-            "{} {} {}{length}\n  {}. Allow it? [y]es, [a]lways, [N]o ",
+            "{} {} {}{length}\n{}",
             paint.bold("?"),
             paint.bold(&line(&self.name)),
             input.trim(),
-            line(self.reason.trim_end_matches('.')),
+            self.asks(),
         )
     }
 }
@@ -215,12 +258,27 @@ mod tests {
 
     #[test]
     fn only_a_yes_is_a_yes() {
+        use Answer::{Always, No, Yes};
+
         assert_eq!(
-            ["y", " YES ", "a", "Always", "", "n", "yep", "all"].map(Answer::from_line),
-            {
-                use Answer::{Always, No, Yes};
-                [Yes, Yes, Always, Always, No, No, No, No]
-            }
+            [b'y', b'Y', b'a', b'A', b'n', b'\n', 0x1b].map(Answer::of_key),
+            [Yes, Yes, Always, Always, No, No, No].map(Some)
+        );
+        assert_eq!([b'q', b' ', 0x80].map(Answer::of_key), [None; 3]);
+    }
+
+    #[test]
+    fn a_change_of_a_file_is_asked_as_a_diff() {
+        let question = Question {
+            tool_call_id: "t1".into(),
+            name: "file_edit".into(),
+            input: r#"{"path":"a.txt","old_text":"one","new_text":"two"}"#.into(),
+            reason: "this tool changes something.".into(),
+        };
+
+        assert_eq!(
+            question.as_change(Paint::plain()).unwrap(),
+            "? file_edit a.txt\n  - one\n  + two\n  this tool changes something. Allow it? [y]es, [a]lways, [N]o "
         );
     }
 }

@@ -9,38 +9,64 @@ use std::{
 
 use callboard_actors::{
     chat::{Attachment, Role},
-    host::{Prompt, SendError},
-    ids::ConversationId,
+    host::Prompt,
+    ids::{ConversationId, Seq},
+    journal::{TITLE_ENTRIES, title},
     policy::usd,
 };
 use clap::Args;
 use reedline::{
-    DefaultPrompt, DefaultPromptSegment, FileBackedHistory, Highlighter, Reedline, Signal,
-    StyledText,
+    DefaultPrompt, DefaultPromptSegment, EditCommand, FileBackedHistory, Highlighter, Reedline,
+    Signal, StyledText,
 };
 
 use super::{
     attach,
+    attached::{self, Attached},
+    by_hand,
+    complete::{Words, keys, menu},
+    editor::edited,
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
+    markdown::{Markdown, Style},
     metrics::report,
+    remote::{KeyText, ServerFlags},
     rounds,
     run::SHUTDOWN,
-    session::{Session, fresh_id, last_session},
+    session::{Session, fresh_id, last_session, newest_first, scope},
     signals::Signals,
     skills,
-    terminal::{Paint, Terminals, counted, err_line, out, out_line, sanitize},
+    terminal::{
+        Paint, Terminals, counted, err_line, err_shown, out, out_line, ring, sanitize, size,
+    },
     trust::{Notes, ProjectUse},
+    typing::Typing,
     view::View,
 };
-use crate::config::Config;
+use crate::{
+    app::{Opening, Sessions},
+    config::Config,
+    visible::visible_line,
+};
 
 /// A second Ctrl-C at the prompt within this time ends the program.
 const TWICE: Duration = Duration::from_secs(2);
 
-/// Characters shown of the last prompt and answer when a chat goes on.
+/// Characters shown of the last prompt when a chat goes on.
 const SHOWN_CHARS: usize = 300;
+
+/// Rows shown of the last answer.
+const SHOWN_ROWS: usize = 8;
+
+/// A round that took longer rings the bell at its end: the person may look elsewhere.
+const LONG: Duration = Duration::from_secs(10);
+
+/// Characters of a title in that list.
+const TITLE_CHARS: usize = 60;
+
+/// Sessions that `/sessions` lists.
+const SESSIONS_SHOWN: usize = 15;
 
 /// Number of lines that the editor remembers, also those of earlier chats.
 const LINES_REMEMBERED: usize = 1000;
@@ -52,12 +78,17 @@ const HELP: &str = "\
 /fork     copy this conversation: /fork [NAME] [ROUND]
 /rewind   undo a round and all later ones: /rewind ROUND
 /metrics  usage and timing of this conversation
+/sessions list the sessions; /sessions NUMBER continues one
+/edit     write the next prompt in $VISUAL or $EDITOR; /edit TEXT begins with a text
 /attach FILE  add an image or a PDF to the next prompt
 /tokens   tokens and cost so far, and the limits of the budget
 /compact  make the context smaller now; waits up to ten seconds for a summary
 /help     this list
 /quit     leave (also Ctrl-D)
-Alt-Enter breaks a line. Ctrl-C cancels the running round; twice leaves.";
+!COMMAND  run a command in the sandbox; the model does not see it
+@FILE     in a prompt: send the file with it
+Tab completes commands and @FILE. Alt-Enter breaks a line. What you type while a round runs waits in a queue.
+Ctrl-C cancels the running round and empties the queue; twice leaves.";
 
 /// Talk with a model about a folder
 #[derive(Debug, Args)]
@@ -66,8 +97,8 @@ Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
-Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /attach FILE /help /quit. Alt-Enter breaks a line.
-Ctrl-C cancels the running round; twice leaves.
+Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /sessions /edit /attach FILE /help /quit,
+!COMMAND, @FILE in a prompt. Alt-Enter breaks a line. Lines typed while a round runs are sent after it. Ctrl-C cancels the running round; twice leaves.
 If standard input is not a terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
@@ -78,12 +109,24 @@ pub(super) struct ChatArgs {
     /// Continue the session that was used last
     #[arg(long = "continue", short = 'c', conflicts_with = "session")]
     last: bool,
+    /// Talk with a conversation of a running `callboard serve`, which runs the model and the tools
+    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last"])]
+    attach: Option<ConversationId>,
+    /// With --attach: the URL of the server [env: CALLBOARD_SERVER]
+    #[arg(long, value_name = "URL", requires = "attach")]
+    server: Option<String>,
+    /// With --attach: the key of the tenant [env: CALLBOARD_KEY]
+    #[arg(long, value_name = "KEY", requires = "attach")]
+    key: Option<KeyText>,
     /// Cancel each round after this many seconds
     #[arg(long, value_name = "S", value_parser = super::run::seconds)]
     timeout: Option<Duration>,
     /// Print the answers and errors only: no first lines, notes or figures
     #[arg(long, short = 'q')]
     quiet: bool,
+    /// Print finished lines only, with nothing that changes on the screen: for screen readers
+    #[arg(long)]
+    plain: bool,
 }
 
 impl ChatArgs {
@@ -99,63 +142,332 @@ impl ChatArgs {
 /// What to do after a line.
 enum Next {
     GoOn,
+    /// Continue another session.
+    Open(ConversationId),
     Leave(Done),
 }
 
+/// A chat between two lines.
+struct Chat<'c> {
+    config: &'c Config,
+    args: &'c ChatArgs,
+    view: View,
+    signals: Signals,
+    typing: Typing,
+    /// Files for the next prompt.
+    attached: Vec<Attachment>,
+    /// How the last prompt ended.
+    last: Result<Done, Failure>,
+    is_interactive: bool,
+}
+
 pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure> {
+    if let Some(id) = args.attach.clone() {
+        return attach_to(config, args, id).await;
+    }
     let terminals = Terminals::detect();
-    let mut signals = Signals::listen();
+    let signals = Signals::listen();
     let id = match args.last {
         true => Some(last_session(config, &args.host).await?),
-        false => args.session,
+        false => args.session.clone(),
     };
-    let session = Session::open(config, &args.host, id, false, args.quiet).await?;
-    let mut lines = Lines::open(terminals, config);
-    if lines.is_interactive() && !args.quiet {
-        show_last_exchange(&session);
-        err_line(&Paint::stderr().dim("/help lists the commands, Ctrl-D leaves"));
-    }
+    let mut session = Session::open(config, &args.host, id, false, args.quiet).await?;
+    let mut lines = Lines::open(terminals, config, &session.app.workspace, HELP);
     let shows = Terminals {
         stdout: terminals.stdout && !args.quiet,
         stderr: terminals.stderr && !args.quiet,
         ..terminals
     };
-    let mut view = View::new(false, shows);
-    let mut last = Ok(Done::Well);
-    let mut attached = Vec::new();
+    let mut chat = Chat {
+        config,
+        args: &args,
+        view: View::new(false, shows).still_lines(args.plain),
+        signals,
+        typing: Typing::default(),
+        attached: Vec::new(),
+        last: Ok(Done::Well),
+        is_interactive: lines.is_interactive(),
+    };
+    if chat.is_interactive && !args.quiet {
+        show_last_exchange(&session);
+        err_line(&Paint::stderr().dim("/help lists the commands, Ctrl-D leaves"));
+    }
     let left = loop {
-        let (line, returned) = lines.next().await;
-        lines = returned;
-        let line = match line {
-            Some(Line::Entered(line)) => line,
-            Some(Line::Interrupted) => break Done::Interrupted,
-            None => break Done::Well,
+        let line = match chat.typing.next() {
+            Some(line) => {
+                err_line(&format!(
+                    "{} {}",
+                    Paint::stderr().bold(">"),
+                    sanitize(&line)
+                ));
+                line
+            }
+            None => {
+                let (line, returned) = lines.begin_with(chat.typing.take_unfinished()).next().await;
+                lines = returned;
+                match line {
+                    Some(Line::Entered(line)) => line,
+                    Some(Line::Interrupted) => break Done::Interrupted,
+                    None => break Done::Well,
+                }
+            }
         };
-        let line = line.trim();
-        if let Some(file) = line.strip_prefix("/attach ") {
-            last = attach_file(file.trim(), &mut attached);
-            continue;
-        }
-        match one_line(
-            &session,
-            line,
-            args.timeout,
-            &mut attached,
-            &mut view,
-            &mut signals,
-            &mut last,
-        )
-        .await
-        {
+        match chat.line(&session, line.trim()).await {
             Next::GoOn => {}
+            Next::Open(id) => {
+                session.app.host.shutdown(SHUTDOWN).await;
+                let before = session.id.clone();
+                drop(session);
+                session = match chat.open(id).await {
+                    Ok(session) => session,
+                    Err(failure) => {
+                        err_line(&failure.text(Paint::stderr()));
+                        chat.open(before).await?
+                    }
+                };
+                show_last_exchange(&session);
+            }
             Next::Leave(done) => break done,
         }
     };
     session.app.host.shutdown(SHUTDOWN).await;
     // The exit code matters to a script; a person has seen the error already.
-    match (lines.is_interactive(), left, last) {
+    match (lines.is_interactive(), left, chat.last) {
         (false, Done::Well, last) => last.map_err(|failure| failure.hint("the last prompt failed")),
         (_, left, _) => Ok(left),
+    }
+}
+
+/// A chat with a conversation of a server.
+async fn attach_to(config: &Config, args: ChatArgs, id: ConversationId) -> Result<Done, Failure> {
+    let flags = ServerFlags::new(args.server.clone(), args.key.clone());
+    let remote = flags.remote(false)?.ok_or_else(|| {
+        Failure::usage("--attach needs a server").hint("add --server URL, or set CALLBOARD_SERVER")
+    })?;
+    let attached = Attached { remote, id };
+    let terminals = Terminals::detect();
+    let mut signals = Signals::listen();
+    if !args.quiet {
+        attached.announce().await?;
+    }
+    let mut lines = Lines::open(terminals, config, Path::new(""), attached::HELP);
+    let shows = Terminals {
+        stdout: terminals.stdout && !args.quiet,
+        stderr: terminals.stderr && !args.quiet,
+        ..terminals
+    };
+    let mut view = View::new(false, shows).still_lines(args.plain);
+    let mut typing = Typing::default();
+    let mut last = Ok(Done::Well);
+    loop {
+        let line = match typing.next() {
+            Some(line) => {
+                err_line(&format!(
+                    "{} {}",
+                    Paint::stderr().bold(">"),
+                    sanitize(&line)
+                ));
+                line
+            }
+            None => {
+                let (line, returned) = lines.begin_with(typing.take_unfinished()).next().await;
+                lines = returned;
+                match line {
+                    Some(Line::Entered(line)) => line,
+                    Some(Line::Interrupted) => return Ok(Done::Interrupted),
+                    None => break,
+                }
+            }
+        };
+        if lines.is_interactive() && !args.plain {
+            typing.listen();
+        }
+        let done = attached
+            .line(line.trim(), &mut view, &mut signals, &mut typing)
+            .await;
+        typing.pause();
+        let Some(done) = done else { break };
+        if let Err(failure) = &done {
+            view.still();
+            err_line(&failure.text(Paint::stderr()));
+        }
+        last = done;
+    }
+    // The exit code matters to a script; a person has seen the error already.
+    if lines.is_interactive() {
+        return Ok(Done::Well);
+    }
+    last.map_err(|failure| failure.hint("the last prompt failed"))
+}
+
+impl Chat<'_> {
+    async fn open(&self, id: ConversationId) -> Result<Session, Failure> {
+        Session::open(
+            self.config,
+            &self.args.host,
+            Some(id),
+            false,
+            self.args.quiet,
+        )
+        .await
+    }
+
+    /// Handles one line: a command, or a prompt.
+    async fn line(&mut self, session: &Session, line: &str) -> Next {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (command, rest) = words
+            .split_first()
+            .map_or(("", &[][..]), |(first, rest)| (*first, rest));
+        // The rest of the line as it was typed.
+        let text = line.strip_prefix(command).unwrap_or_default().trim();
+        let done = match command {
+            "" => Ok(()),
+            "/quit" | "/exit" => return Next::Leave(Done::Well),
+            "/help" => {
+                out_line(HELP);
+                Ok(())
+            }
+            "/fork" => fork(session, rest).await,
+            "/rewind" => rewind(session, rest).await,
+            "/tools" => {
+                show_tools(session);
+                Ok(())
+            }
+            "/history" => show_history(session).await,
+            "/metrics" => show_metrics(session).await,
+            "/skills" => skills::in_chat(&session.handle, text).await,
+            "/tokens" => show_tokens(session).await,
+            "/compact" => compact(session).await,
+            "/attach" if !text.is_empty() => {
+                self.last = attach_file(text, &mut self.attached);
+                Ok(())
+            }
+            "/sessions" => match self.sessions(text).await {
+                Ok(Some(id)) if id == session.id => Ok(()),
+                Ok(Some(id)) => return Next::Open(id),
+                Ok(None) => Ok(()),
+                Err(failure) => Err(failure),
+            },
+            "/edit" if self.is_interactive => match edited(self.config, text).await {
+                Ok(prompt) if prompt.is_empty() => {
+                    err_line("the prompt is empty; nothing was sent");
+                    Ok(())
+                }
+                Ok(prompt) => {
+                    self.prompt(session, &prompt).await;
+                    Ok(())
+                }
+                Err(failure) => Err(failure),
+            },
+            _ if self.is_interactive && line.starts_with('!') => {
+                match line.trim_start_matches('!').trim() {
+                    "" => Err(Failure::usage("which command?").hint("!ls runs one in the sandbox")),
+                    command => by_hand::command(session, &mut self.signals, command).await,
+                }
+            }
+            command if is_command(command) => {
+                err_line(&format!(
+                    "there is no command {}; /help lists the commands",
+                    sanitize(command)
+                ));
+                Ok(())
+            }
+            _ => {
+                self.prompt(session, line).await;
+                Ok(())
+            }
+        };
+        print_failure(done);
+        Next::GoOn
+    }
+
+    async fn prompt(&mut self, session: &Session, text: &str) {
+        let text = match self.is_interactive {
+            true => by_hand::with_files(session, &mut self.signals, text).await,
+            false => Ok(Some(text.to_owned())),
+        };
+        let text = match text {
+            Ok(Some(text)) => text,
+            Ok(None) => return err_line("interrupted; the prompt was not sent"),
+            Err(failure) => return print_failure(Err(failure)),
+        };
+        let begun = Instant::now();
+        self.last = self.send(session, &text).await;
+        if let Err(failure) = &self.last {
+            err_line(&failure.text(Paint::stderr()));
+        }
+        if self.is_interactive && begun.elapsed() >= LONG {
+            ring();
+        }
+    }
+
+    async fn send(&mut self, session: &Session, text: &str) -> Result<Done, Failure> {
+        let prompt = self
+            .attached
+            .drain(..)
+            .fold(Prompt::text(text), Prompt::attach);
+        let send = session.handle.send(prompt);
+        let send = self
+            .args
+            .timeout
+            .into_iter()
+            .fold(send, |send, within| send.deadline(within));
+        let reply = send.await?;
+        self.view.set_window(session.app.setup().context.window);
+        if self.is_interactive && !self.args.plain {
+            self.typing.listen();
+        }
+        let done = follow(
+            reply,
+            &session.handle,
+            &mut self.view,
+            &mut self.signals,
+            OldQuestions::default(),
+            &mut self.typing,
+        )
+        .await;
+        self.typing.pause();
+        done
+    }
+
+    /// Lists the sessions, or returns the one that is named by its number or id.
+    async fn sessions(&self, which: &str) -> Result<Option<ConversationId>, Failure> {
+        let sessions =
+            Sessions::open(self.config, self.args.host.db.as_deref(), Opening::Existing).await?;
+        let rows = newest_first(&sessions).await?;
+        if which.is_empty() {
+            for (at, row) in rows.iter().take(SESSIONS_SHOWN).enumerate() {
+                let scope = scope(&row.conversation)?;
+                let first = sessions
+                    .backend()
+                    .entries(&scope, Seq::default(), TITLE_ENTRIES)
+                    .await;
+                let title = first
+                    .ok()
+                    .and_then(|first| title(&first))
+                    .unwrap_or_default();
+                let time: String = row.updated_at.to_string().chars().take(16).collect();
+                out_line(&format!(
+                    "{:>3}  {}  {}  {}",
+                    at + 1,
+                    time.replace('T', " "),
+                    row.conversation,
+                    visible_line(&title, TITLE_CHARS)
+                ));
+            }
+            out_line("/sessions NUMBER continues one");
+            return Ok(None);
+        }
+        let named = match which.parse::<usize>() {
+            Ok(number) => number.checked_sub(1).and_then(|at| rows.get(at)),
+            Err(_) => rows.iter().find(|row| row.conversation.as_str() == which),
+        };
+        named
+            .map(|row| Some(row.conversation.clone()))
+            .ok_or_else(|| {
+                Failure::work("there is no such session")
+                    .hint("/sessions lists them with their numbers")
+            })
     }
 }
 
@@ -172,87 +484,6 @@ fn attach_file(file: &str, attached: &mut Vec<Attachment>) -> Result<Done, Failu
             Err(failure)
         }
     }
-}
-
-async fn one_line(
-    session: &Session,
-    line: &str,
-    timeout: Option<Duration>,
-    attached: &mut Vec<Attachment>,
-    view: &mut View,
-    signals: &mut Signals,
-    last: &mut Result<Done, Failure>,
-) -> Next {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let asked = match words.split_first() {
-        Some((&"/fork", rest)) => Some(fork(session, rest).await),
-        Some((&"/rewind", rest)) => Some(rewind(session, rest).await),
-        _ => None,
-    };
-    if let Some(done) = asked {
-        if let Err(failure) = done {
-            err_line(&failure.text(Paint::stderr()));
-        }
-        return Next::GoOn;
-    }
-    match line {
-        "" => {}
-        "/quit" | "/exit" => return Next::Leave(Done::Well),
-        "/help" => out_line(HELP),
-        "/tools" => show_tools(session),
-        "/history" => show_history(session).await,
-        "/metrics" => show_metrics(session).await,
-        "/skills" => print_failure(skills::in_chat(&session.handle, "").await),
-        command if command.starts_with("/skills ") => {
-            print_failure(
-                skills::in_chat(
-                    &session.handle,
-                    command.trim_start_matches("/skills ").trim(),
-                )
-                .await,
-            );
-        }
-        "/tokens" => show_tokens(session).await,
-        "/compact" => print_failure(compact(session).await),
-        command if is_command(words.first().copied().unwrap_or_default()) => {
-            let name = words.first().copied().unwrap_or(command);
-            err_line(&format!(
-                "there is no command {}; /help lists the commands",
-                sanitize(name)
-            ));
-        }
-        prompt => {
-            let prompt = attached
-                .drain(..)
-                .fold(Prompt::text(prompt), Prompt::attach);
-            let send = session.handle.send(prompt);
-            let send = timeout
-                .into_iter()
-                .fold(send, |send, within| send.deadline(within));
-            *last = match send.await {
-                Ok(reply) => {
-                    let done = follow(
-                        reply,
-                        &session.handle,
-                        view,
-                        signals,
-                        OldQuestions::default(),
-                    )
-                    .await;
-                    if let Err(failure) = &done {
-                        err_line(&failure.text(Paint::stderr()));
-                    }
-                    done
-                }
-                Err(error) => {
-                    let failure = Failure::from(error);
-                    err_line(&failure.text(Paint::stderr()));
-                    Err(failure)
-                }
-            };
-        }
-    }
-    Next::GoOn
 }
 
 /// Whether the first word of a line is meant as a command. A path has a second slash or a dot.
@@ -289,15 +520,13 @@ fn show_tools(session: &Session) {
     }
 }
 
-async fn show_history(session: &Session) {
-    let history = async {
-        let rounds = session.handle.rounds().await?;
-        Ok::<_, SendError>(rounds::describe(&rounds, &session.handle.messages().await?))
-    };
-    match history.await {
-        Ok(text) => out(&text),
-        Err(error) => err_line(&Failure::from(error).text(Paint::stderr())),
-    }
+async fn show_history(session: &Session) -> Result<(), Failure> {
+    let rounds = session.handle.rounds().await?;
+    out(&rounds::describe(
+        &rounds,
+        &session.handle.messages().await?,
+    ));
+    Ok(())
 }
 
 /// Copies the conversation, as it is or as it was after a round. The current conversation continues
@@ -339,19 +568,13 @@ async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn show_metrics(session: &Session) {
-    let state = match session.handle.state().await {
-        Ok(state) => state,
-        Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
-    };
-    report(&state, &session.id);
+async fn show_metrics(session: &Session) -> Result<(), Failure> {
+    report(&session.handle.state().await?, &session.id);
+    Ok(())
 }
 
-async fn show_tokens(session: &Session) {
-    let state = match session.handle.state().await {
-        Ok(state) => state,
-        Err(error) => return err_line(&Failure::from(error).text(Paint::stderr())),
-    };
+async fn show_tokens(session: &Session) -> Result<(), Failure> {
+    let state = session.handle.state().await?;
     let spent = state.spent.amount;
     let pricing = session.app.setup().pricing.clone();
     let tokens = pricing
@@ -368,6 +591,7 @@ async fn show_tokens(session: &Session) {
             .unwrap_or_default();
         out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
     }
+    Ok(())
 }
 
 /// Shows typed text in the colors of the terminal.
@@ -404,8 +628,21 @@ fn show_last_exchange(session: &Session) {
         sanitize(&line.chars().take(SHOWN_CHARS).collect::<String>())
     };
     err_line(&paint.dim(&format!("you: {}", shown(&prompt.text()))));
-    if let Some(answer) = session.last_answer() {
-        err_line(&paint.dim(&format!("model: {}", shown(&answer))));
+    let Some(answer) = session.last_answer() else {
+        return;
+    };
+    let mut markdown = Markdown::new(size().0);
+    let mut rows = markdown.push(&sanitize(&answer));
+    rows.extend(markdown.finish());
+    let left_out = rows.len().saturating_sub(SHOWN_ROWS);
+    if left_out > 0 {
+        err_line(&paint.dim("… /history shows all"));
+    }
+    for row in rows.iter_mut().skip(left_out) {
+        for span in row.iter_mut() {
+            span.style = span.style.with(Style::DIM);
+        }
+        err_shown(&(paint.spans(row) + "\n"));
     }
 }
 
@@ -423,14 +660,17 @@ enum Lines {
 }
 
 impl Lines {
-    fn open(terminals: Terminals, config: &Config) -> Self {
+    fn open(terminals: Terminals, config: &Config, workspace: &Path, help: &str) -> Self {
         if !(terminals.stdin && terminals.stderr && terminals.stdout) {
             return Self::Pipe;
         }
         let editor = Reedline::create()
             .use_bracketed_paste(true)
             .with_ansi_colors(Paint::stderr().is_on())
-            .with_highlighter(Box::new(Plain));
+            .with_highlighter(Box::new(Plain))
+            .with_completer(Box::new(Words::new(help, workspace)))
+            .with_menu(menu())
+            .with_edit_mode(keys());
         Self::Editor(Box::new(match history(&config.data_dir) {
             Ok(history) => editor.with_history(Box::new(history)),
             Err(_) => editor,
@@ -439,6 +679,14 @@ impl Lines {
 
     fn is_interactive(&self) -> bool {
         matches!(self, Self::Editor(_))
+    }
+
+    /// The same lines, of which the next one begins with what was typed ahead.
+    fn begin_with(mut self, text: Option<String>) -> Self {
+        if let (Self::Editor(editor), Some(text)) = (&mut self, text) {
+            editor.run_edit_commands(&[EditCommand::InsertString(text)]);
+        }
+        self
     }
 
     async fn next(self) -> (Option<Line>, Self) {

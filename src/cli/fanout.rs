@@ -16,19 +16,19 @@ use callboard_actors::{
     policy::Budget,
 };
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
 use super::{
     failure::{Done, Failure},
     flags::HostFlags,
+    progress::Bar,
     remote::ServerFlags,
     rows::{Input, Row, has_place},
     run::{SHUTDOWN, seconds},
     session::{announce, scope},
     sessions::TenantFlag,
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, out, out_json, sanitize},
+    terminal::{Paint, err_line, out, out_json, sanitize},
     trust::{Notes, ProjectUse},
 };
 use crate::{
@@ -268,10 +268,8 @@ async fn follow(
     args: &FanoutArgs,
     signals: &mut Signals,
 ) -> (FanOutSummary, bool) {
-    let bar = bar(run.tasks());
-    if args.quiet {
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-    }
+    let tasks = u64::try_from(run.tasks()).unwrap_or(u64::MAX);
+    let bar = Bar::new(tasks, !args.quiet);
     let mut ends = vec![None; run.tasks()];
     let mut printed = 0;
     let mut failed = 0usize;
@@ -281,7 +279,7 @@ async fn follow(
             biased;
             () = signals.next() => {
                 if interrupted {
-                    bar.finish_and_clear();
+                    bar.finish();
                     std::process::exit(130);
                 }
                 interrupted = true;
@@ -293,8 +291,7 @@ async fn follow(
         };
         let Some(end) = end else { break };
         failed += usize::from(!end.is_done() && Standing::of(&end) == Standing::Ended);
-        bar.inc(1);
-        bar.set_message(if failed == 0 {
+        bar.step(if failed == 0 {
             String::new()
         } else {
             format!("{failed} failed")
@@ -321,21 +318,8 @@ async fn follow(
             printed += 1;
         }
     }
-    bar.finish_and_clear();
+    bar.finish();
     (run.finish().await, interrupted)
-}
-
-/// A progress bar; hidden if standard error is not a terminal.
-fn bar(tasks: usize) -> ProgressBar {
-    let target = if Terminals::detect().stderr {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(Some(u64::try_from(tasks).unwrap_or(u64::MAX)), target);
-    let style = ProgressStyle::with_template("{elapsed:>6} [{bar:30}] {pos}/{len}  {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
 }
 
 /// Formats a result for people.

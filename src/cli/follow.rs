@@ -1,6 +1,6 @@
 //! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use callboard_actors::{
     host::{ConversationHandle, OutcomeError, Reply},
@@ -12,8 +12,13 @@ use super::{
     failure::{Done, Failure},
     signals::Signals,
     terminal::{Paint, Terminals, err_line},
+    typed::Keys,
+    typing::Typing,
     view::View,
 };
+
+/// Time between two drawings of what changes while nothing arrives.
+const TICK: Duration = Duration::from_millis(50);
 
 /// Approval questions from an earlier process. A resumed stream repeats their events.
 #[derive(Debug, Default)]
@@ -32,12 +37,20 @@ pub(super) async fn follow(
     view: &mut View,
     signals: &mut Signals,
     old: OldQuestions,
+    typing: &mut Typing,
 ) -> Result<Done, Failure> {
     let mut asker = Asker::new(Paint::stderr());
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
+    let is_listening = typing.is_listening();
+    let mut unseen = (!is_listening && has_person && view.has_live())
+        .then(Keys::unseen)
+        .flatten();
+    let mut ticks = tokio::time::interval(TICK);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     view.begin();
     for question in old.open {
+        typing.pause();
         view.still();
         asker.ask(question);
     }
@@ -47,11 +60,17 @@ pub(super) async fn follow(
             () = signals.next() => {
                 if interrupted {
                     view.still();
+                    typing.pause();
+                    drop(unseen.take());
                     std::process::exit(130);
                 }
                 interrupted = true;
                 asker.forget();
                 view.still();
+                match typing.forget() {
+                    0 => {}
+                    _ => view.set_below(typing.rows()),
+                }
                 view.note("interrupting; press Ctrl-C again to leave at once");
                 reply.interrupt();
             }
@@ -62,9 +81,14 @@ pub(super) async fn follow(
                     Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
                 };
                 if !asker.is_open() {
+                    if is_listening {
+                        typing.listen();
+                    }
                     view.begin(); // The call runs now: show that something happens.
                 }
             }
+            () = typing.typed() => view.set_below(typing.rows()),
+            _ = ticks.tick(), if !asker.is_open() => view.tick(),
             event = reply.next() => {
                 let Some(event) = event else { break };
                 if asker.is_open() && !event.kind.is_durable() {
@@ -76,6 +100,8 @@ pub(super) async fn follow(
                     && !interrupted
                     && !old.seen.contains(tool_call_id)
                 {
+                    typing.pause();
+                    view.set_below(Vec::new());
                     view.still();
                     asker.ask(Question {
                         tool_call_id: tool_call_id.clone(),
@@ -87,7 +113,9 @@ pub(super) async fn follow(
             }
         }
     }
+    drop(unseen);
     let outcome = reply.outcome().await;
+    view.set_below(Vec::new());
     view.end(match &outcome {
         Ok(end) => Some(end),
         Err(OutcomeError::Failed { end }) => Some(end),

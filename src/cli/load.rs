@@ -1,7 +1,6 @@
 //! `callboard load`: generates load on a host and reports the results. A *turn* here is a round.
 
 use std::{
-    io::IsTerminal,
     path::PathBuf,
     sync::Arc,
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -9,11 +8,11 @@ use std::{
 
 use callboard_actors::ports::{LlmProvider, SessionBackend};
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::{
     failure::{Done, Failure},
     flags::read_pem,
+    progress::Bar,
     terminal::{err_line, out, out_json},
 };
 use crate::{
@@ -369,27 +368,12 @@ fn hush_tools() {
 
 /// Shows a progress bar, if standard error is a terminal.
 async fn show(progress: Arc<Progress>) {
-    if !std::io::stderr().is_terminal() {
-        return;
-    }
-    let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{prefix:>16} [{bar:30}] {percent:>3} %  {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    // Removes the bar even if this task is aborted.
-    let _clear = Clear(bar.clone());
+    // Dropping the bar removes it, also if this task is aborted.
+    let bar = Bar::new(1000, true);
     loop {
         let ((permille, phase), (served, others)) = (progress.phase(), progress.turns());
-        bar.set_prefix(phase);
-        bar.set_position(permille);
-        bar.set_message(format!("{served} turns, {others} refused or failed"));
+        let turns = format!("{served} turns, {others} refused or failed");
+        bar.set(Some(phase), permille, turns);
         tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-struct Clear(ProgressBar);
-
-impl Drop for Clear {
-    fn drop(&mut self) {
-        self.0.finish_and_clear();
     }
 }

@@ -4,9 +4,10 @@
 //! # Layout
 //! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) · `help` (the page of commands, in groups) ·
 //! `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
-//! about them) · `attach` (files for a prompt) · `terminal` · `signals` · `ask` (approvals) ·
+//! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `live` (the rows that change) · `progress`
+//! (bars) · `signals` · `typing` (lines typed ahead) · `change` (an edit as a diff) · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
-//! conversation opened for a person). Then the commands.
+//! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab). Then the commands.
 
 mod failure;
 mod help;
@@ -14,9 +15,14 @@ mod usage;
 mod flags;
 mod trust;
 mod attach;
+mod markdown;
 mod terminal;
+mod live;
+mod progress;
 mod signals;
 mod typed;
+mod typing;
+mod change;
 mod ask;
 mod view;
 mod remote;
@@ -24,7 +30,11 @@ mod rounds;
 mod rows;
 mod follow;
 mod session;
+mod by_hand;
+mod editor;
+mod complete;
 mod run;
+mod attached;
 mod chat;
 mod acp;
 mod fanout;

@@ -40,7 +40,7 @@ pub(super) struct ServerFlags {
 
 /// An unchecked key: clap would quote a key that a parser refuses.
 #[derive(Clone)]
-struct KeyText(String);
+pub(super) struct KeyText(String);
 
 impl From<String> for KeyText {
     fn from(text: String) -> Self {
@@ -59,6 +59,11 @@ impl ServerFlags {
     /// Whether a flag names a server or a key.
     pub(super) fn is_given(&self) -> bool {
         self.server.is_some() || self.key.is_some()
+    }
+
+    /// The flags of a command that declares them itself.
+    pub(super) fn new(server: Option<String>, key: Option<KeyText>) -> Self {
+        Self { server, key }
     }
 
     /// The server to ask; `None` to read the store. `names_store` says that another flag names a
@@ -197,19 +202,59 @@ impl Remote {
     ) -> Result<T, Failure> {
         let mark = if query.is_empty() { "" } else { "?" };
         let url = format!("{}{path}{mark}{query}", self.base);
-        let sent = self.client.get(url).bearer_auth(self.key.expose()).send();
-        let answer = sent.await.map_err(|error| self.unreachable(&error))?;
-        let status = answer.status();
-        if !status.is_success() {
-            let body = self.body(answer, SHORT_BYTES_MAX).await.unwrap_or_default();
-            let problem = serde_json::from_slice(&body).unwrap_or_default();
-            return Err(self.refused(status, problem, route, id).await);
-        }
+        let answer = self.answer(self.client.get(url), route, id).await?;
         let body = self.body(answer, ANSWER_BYTES_MAX).await?;
         match serde_json::from_slice(&body) {
             Ok(value) => Ok(value),
             Err(_) => Err(self.unknown_form(route).await),
         }
+    }
+
+    /// Writes to a conversation and returns the answer, whose body is still to be read; `{id}` and
+    /// `{tool_call_id}` in the route are its id and that of a call.
+    ///
+    /// # Errors
+    /// As [`Remote::get_of`].
+    pub(super) async fn post_of(
+        &self,
+        route: &'static str,
+        id: &ConversationId,
+        tool_call_id: Option<&str>,
+        body: &serde_json::Value,
+    ) -> Result<Response, Failure> {
+        let call: String =
+            form_urlencoded::byte_serialize(tool_call_id.unwrap_or_default().as_bytes()).collect();
+        let path = route
+            .replace("{id}", id.as_str())
+            .replace("{tool_call_id}", &call);
+        let request = self
+            .client
+            .post(format!("{}{path}", self.base))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.to_string());
+        self.answer(request, route, Some(id)).await
+    }
+
+    async fn answer(
+        &self,
+        request: reqwest::RequestBuilder,
+        route: &'static str,
+        id: Option<&ConversationId>,
+    ) -> Result<Response, Failure> {
+        let sent = request.bearer_auth(self.key.expose()).send();
+        let answer = sent.await.map_err(|error| self.unreachable(&error))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let body = self.body(answer, SHORT_BYTES_MAX).await.unwrap_or_default();
+        let problem = serde_json::from_slice(&body).unwrap_or_default();
+        Err(self.refused(status, problem, route, id).await)
+    }
+
+    /// The address of the server.
+    pub(super) fn base(&self) -> &str {
+        &self.base
     }
 
     async fn body(&self, mut answer: Response, bytes_max: usize) -> Result<Vec<u8>, Failure> {
@@ -231,7 +276,8 @@ impl Remote {
         }
     }
 
-    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+    /// The error for a server that cannot be reached, or whose answer broke off.
+    pub(super) fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let base = &self.base;
         if error.is_timeout() {
             return Failure::work(format!("the server at {base} does not answer in time"));

@@ -14,6 +14,7 @@ use super::{
     signals::Signals,
     terminal::{Terminals, err_line, out_data},
     trust::{Notes, ProjectUse},
+    typing::Typing,
     view::View,
 };
 use crate::config::{Approve, Config};
@@ -58,6 +59,9 @@ pub(super) struct RunArgs {
     /// Print the answer and errors only: no first line, notes, tool calls or progress
     #[arg(long, short = 'q')]
     quiet: bool,
+    /// Print finished lines only, with nothing that changes on the screen: for screen readers
+    #[arg(long)]
+    plain: bool,
     /// Print one event per line, as JSON
     #[arg(long)]
     json: bool,
@@ -109,7 +113,9 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
         stderr: terminals.stderr && !args.quiet,
         ..terminals
     };
-    let mut view = View::new(args.json, shows);
+    let mut view = View::new(args.json, shows).still_lines(args.plain);
+
+    view.set_window(session.app.setup().context.window);
 
     let mut done = Ok(Done::Well);
     if args.resume {
@@ -137,6 +143,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
                     &mut view,
                     &mut signals,
                     OldQuestions::default(),
+                    &mut Typing::default(),
                 )
                 .await
             }
@@ -171,14 +178,30 @@ async fn take_up(
     };
     let old = answer_old_questions(config, args, session).await;
     let Some(within) = args.timeout else {
-        return follow(reply, &session.handle, view, signals, old).await;
+        return follow(
+            reply,
+            &session.handle,
+            view,
+            signals,
+            old,
+            &mut Typing::default(),
+        )
+        .await;
     };
     let handle = session.handle.clone();
     let timer = tokio::spawn(async move {
         tokio::time::sleep(within).await;
         let _ = handle.interrupt().await; // The error means that the round ended meanwhile.
     });
-    let done = follow(reply, &session.handle, view, signals, old).await;
+    let done = follow(
+        reply,
+        &session.handle,
+        view,
+        signals,
+        old,
+        &mut Typing::default(),
+    )
+    .await;
     let in_time = !timer.is_finished();
     timer.abort();
     match done {

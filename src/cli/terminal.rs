@@ -7,6 +7,7 @@ use std::{
     io::{self, IsTerminal, Write},
 };
 
+use super::markdown::{Span, Style};
 use crate::visible::{escaped_json, visible};
 
 /// The escape sequences that [`Paint`] writes. All others are made visible.
@@ -25,9 +26,17 @@ pub(super) struct Paint(bool);
 impl Paint {
     /// Colors as standard error supports them.
     pub(super) fn stderr() -> Self {
+        Self::at(io::stderr().is_terminal())
+    }
+
+    /// Colors as standard output supports them.
+    pub(super) fn stdout() -> Self {
+        Self::at(io::stdout().is_terminal())
+    }
+
+    fn at(is_terminal: bool) -> Self {
         let unset = |name: &str| std::env::var_os(name).is_none_or(|value| value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        Self(io::stderr().is_terminal() && unset("NO_COLOR") && !dumb)
+        Self(is_terminal && unset("NO_COLOR") && !is_dumb())
     }
 
     /// No colors, for output that programs read.
@@ -62,6 +71,29 @@ impl Paint {
         self.wrap("2", text)
     }
 
+    /// The text of spans, with the sequences of their styles. It has passed through [`visible`].
+    /// Links lead to the text that they show.
+    pub(super) fn spans(self, line: &[Span]) -> String {
+        line.iter().map(|span| self.span(span)).collect()
+    }
+
+    fn span(self, span: &Span) -> String {
+        let text = visible(&span.text);
+        let text = match span.style {
+            Style::PLAIN => text,
+            style => self.wrap(&style.codes(), &text),
+        };
+        match &span.link {
+            Some(link) if self.0 => {
+                format!(
+                    "\u{1b}]8;;{}\u{1b}\\{text}\u{1b}]8;;\u{1b}\\",
+                    visible(link)
+                )
+            }
+            _ => text,
+        }
+    }
+
     fn wrap(self, code: &str, text: &str) -> String {
         if self.0 {
             format!("\u{1b}[{code}m{text}\u{1b}[0m")
@@ -69,6 +101,30 @@ impl Paint {
             text.to_owned()
         }
     }
+}
+
+/// Rings the bell and shows a desktop notification (OSC 9), where the terminal does that.
+pub(super) fn ring() {
+    if io::stderr().is_terminal() && !is_dumb() {
+        err_shown("\u{1b}]9;callboard: the answer is ready\u{7}\u{7}");
+    }
+}
+
+/// Whether the terminal obeys no sequences.
+pub(super) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
+/// Columns and rows of the terminal; 80 and 24 if they are unknown.
+pub(super) fn size() -> (usize, usize) {
+    let of = |size: rustix::io::Result<rustix::termios::Winsize>| {
+        size.ok()
+            .map(|size| (usize::from(size.ws_col), usize::from(size.ws_row)))
+            .filter(|(columns, rows)| *columns > 0 && *rows > 0)
+    };
+    of(rustix::termios::tcgetwinsize(io::stdout()))
+        .or_else(|| of(rustix::termios::tcgetwinsize(io::stderr())))
+        .unwrap_or((80, 24))
 }
 
 /// Which of the standard streams are terminals.

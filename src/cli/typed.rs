@@ -9,7 +9,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    termios::{QueueSelector, tcflush},
+    termios::{LocalModes, OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr},
 };
 
 /// Input that arrives sooner after the question was meant for something else: no person reads
@@ -47,8 +47,72 @@ pub(super) fn answer(is_over: impl Fn() -> bool) -> Option<String> {
     Some(line)
 }
 
+/// As [`answer`], but waits for one key to which `meaning` gives a meaning; no Enter is needed.
+pub(super) fn key<T>(is_over: impl Fn() -> bool, meaning: impl Fn(u8) -> Option<T>) -> Option<T> {
+    let mut terminal = File::open("/dev/tty").ok()?;
+    let asked = Instant::now();
+    let _keys = Keys::of(&terminal);
+    while let Some(left) = READING_TIME.checked_sub(asked.elapsed()) {
+        std::thread::sleep(left);
+    }
+    tcflush(&terminal, QueueSelector::IFlush).ok()?;
+    loop {
+        while !is_readable(&terminal) {
+            if is_over() {
+                return None;
+            }
+        }
+        let mut byte = [0];
+        if terminal.read(&mut byte).ok()? == 0 {
+            return None;
+        }
+        if let Some(meaning) = byte.first().copied().and_then(&meaning) {
+            // What else was typed, such as Enter, belongs to this answer.
+            let _ = tcflush(&terminal, QueueSelector::IFlush);
+            return Some(meaning);
+        }
+    }
+}
+
+/// Modes of the terminal that last as long as this exists: by [`Keys::of`], keys arrive one by one
+/// and are not echoed. Ctrl-C stays a signal.
+pub(super) struct Keys {
+    terminal: File,
+    before: Termios,
+}
+
+impl Keys {
+    /// `None` if the terminal cannot be set.
+    pub(super) fn of(terminal: &File) -> Option<Self> {
+        Self::without(terminal, LocalModes::ICANON | LocalModes::ECHO)
+    }
+
+    /// What is typed is not echoed, because that would move the rows that change. It stays for the
+    /// next program that reads it. `None` without a terminal.
+    pub(super) fn unseen() -> Option<Self> {
+        Self::without(&File::open("/dev/tty").ok()?, LocalModes::ECHO)
+    }
+
+    fn without(terminal: &File, less: LocalModes) -> Option<Self> {
+        let before = tcgetattr(terminal).ok()?;
+        let mut modes = before.clone();
+        modes.local_modes.remove(less);
+        tcsetattr(terminal, OptionalActions::Now, &modes).ok()?;
+        Some(Self {
+            terminal: terminal.try_clone().ok()?,
+            before,
+        })
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
 /// Waits up to 100 ms for input.
-fn is_readable(terminal: &File) -> bool {
+pub(super) fn is_readable(terminal: &File) -> bool {
     let mut fds = [PollFd::new(terminal, PollFlags::IN)];
     let wait = Timespec {
         tv_sec: 0,

@@ -1,18 +1,56 @@
 //! Displays a round: as JSON lines for programs, as text and tool lines for people, or only the
 //! last text in a pipe.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use callboard_actors::{
     ids::ConversationId,
+    policy::usd,
     stream::{EventKind, RoundEnd, StreamEvent, SubagentState},
 };
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::terminal::{
-    Paint, Terminals, err, err_line, err_shown, out, out_data, out_json, out_shown, sanitize,
+use super::{
+    live::{Live, ROWS_MAX},
+    markdown::{Line, Markdown, Span, Style, cut},
+    terminal::{
+        Paint, Terminals, err_line, err_shown, out_data, out_json, out_shown, sanitize, size,
+    },
 };
 use crate::visible::VisibleStream;
+
+/// Lines of a tool's output that are shown.
+const OUTPUT_LINES: usize = 3;
+
+/// Characters of such a line that are kept.
+const OUTPUT_CHARS: usize = 300;
+
+/// Shortest time between two drawings of the live region, except the first after a pause.
+const DRAWN_EVERY: Duration = Duration::from_millis(16);
+
+/// What the spinner shows, one after another.
+const FRAMES: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/// How long one of them is shown, in milliseconds.
+const FRAME_MS: u128 = 100;
+
+/// A running tool call.
+#[derive(Debug, Default)]
+struct Running {
+    /// Its tool and arguments on one line.
+    what: String,
+    /// The last line of its output.
+    last: String,
+}
+
+/// Where streamed text goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Flow {
+    Answer,
+    Thoughts,
+}
 
 /// How a round is displayed.
 #[derive(Debug)]
@@ -23,9 +61,12 @@ pub(super) struct View {
     /// Whether tool lines go to standard error.
     lines: bool,
     paint: Paint,
-    spinner: Option<ProgressBar>,
-    /// Summaries of the running tool calls, by id.
-    running: BTreeMap<String, String>,
+    live: Live,
+    drawn: Option<Instant>,
+    /// When the spinner began; `None` while nothing is worked on.
+    spins: Option<Instant>,
+    /// Running tool calls, by id.
+    running: BTreeMap<String, Running>,
     calls: usize,
     /// Running subagents: their model calls and tokens so far.
     subagents: BTreeMap<ConversationId, (u32, u64)>,
@@ -33,26 +74,51 @@ pub(super) struct View {
     shown: String,
     /// Escapes invisible characters in streamed text.
     visible: VisibleStream,
-    thinking: bool,
-    at_line_start: bool,
+    markdown: Markdown,
+    flow: Flow,
+    /// Whether text was streamed since the last fresh line.
+    is_open: bool,
+    /// Tokens of the last model call, which the next one has too.
+    filled: u64,
+    /// The model's window; 0 if it is unknown.
+    window: u64,
+    cost_usd: Option<f64>,
+    /// Rows of the person below the others, such as what is being typed.
+    below: Vec<Line>,
 }
 
 impl View {
     pub(super) fn new(json: bool, terminals: Terminals) -> Self {
+        let (streams, lines) = (terminals.stdout && !json, terminals.stderr && !json);
         Self {
             json,
-            streams: terminals.stdout && !json,
-            lines: terminals.stderr && !json,
+            streams,
+            lines,
             paint: Paint::stderr(),
-            spinner: None,
+            live: Live::new(streams || lines),
+            drawn: None,
+            spins: None,
             running: BTreeMap::new(),
             calls: 0,
             subagents: BTreeMap::new(),
             shown: String::new(),
             visible: VisibleStream::default(),
-            thinking: false,
-            at_line_start: true,
+            markdown: Markdown::new(size().0),
+            flow: Flow::Answer,
+            is_open: false,
+            filled: 0,
+            window: 0,
+            cost_usd: None,
+            below: Vec::new(),
         }
+    }
+
+    /// The view without a region that changes, for screen readers.
+    pub(super) fn still_lines(mut self, is_plain: bool) -> Self {
+        if is_plain {
+            self.live = Live::new(false);
+        }
+        self
     }
 
     /// Starts the spinner: a model or tools are working.
@@ -66,7 +132,12 @@ impl View {
             out_json(&event.to_json());
             return;
         }
-        match &event.kind {
+        self.kind(&event.kind);
+    }
+
+    /// Displays the content of an event for people.
+    pub(super) fn kind(&mut self, kind: &EventKind) {
+        match kind {
             EventKind::TextDelta { text } => self.text(text),
             EventKind::ThinkingDelta { text } => self.thought(text),
             EventKind::Message { message, .. } => self.whole(&message.text()),
@@ -75,7 +146,11 @@ impl View {
                 summary,
                 ..
             } => {
-                self.running.insert(tool_call_id.clone(), sanitize(summary));
+                let running = Running {
+                    what: sanitize(summary),
+                    ..Running::default()
+                };
+                self.running.insert(tool_call_id.clone(), running);
                 self.fresh_line();
                 self.spin();
             }
@@ -85,18 +160,29 @@ impl View {
                 name,
                 is_error,
                 summary,
+                preview,
                 duration_ms,
                 retry_count,
                 ..
             } => {
                 self.calls += 1;
-                let what = self
+                let call = self
                     .running
                     .remove(tool_call_id)
-                    .unwrap_or_else(|| sanitize(name));
-                let why = is_error.then_some(summary.as_str());
-                self.tool_line(&what, why, *duration_ms, *retry_count);
+                    .unwrap_or_else(|| Running {
+                        what: sanitize(name),
+                        ..Running::default()
+                    });
+                let lines = ToolLines::of(call.what, summary, preview, *is_error);
+                self.tool_lines(&lines, *duration_ms, *retry_count);
             }
+            EventKind::Usage { usage, cost_usd } => {
+                self.filled = usage.input().saturating_add(usage.output);
+                if let Some(cost) = *cost_usd {
+                    *self.cost_usd.get_or_insert(0.0) += cost;
+                }
+            }
+            EventKind::Context { window, .. } => self.window = *window,
             EventKind::Subagent {
                 id,
                 state,
@@ -131,79 +217,135 @@ impl View {
         }
     }
 
-    /// Stops the spinner, so that a question can be asked.
+    /// Sets the window of the model, in tokens; 0 for unknown.
+    pub(super) fn set_window(&mut self, tokens: u64) {
+        self.window = tokens;
+    }
+
+    /// Whether rows on the screen change.
+    pub(super) fn has_live(&self) -> bool {
+        self.live.is_on()
+    }
+
+    /// Shows that time passes. Call it every 50 ms or so.
+    pub(super) fn tick(&mut self) {
+        self.draw();
+    }
+
+    /// Sets rows of the person below the others.
+    pub(super) fn set_below(&mut self, rows: Vec<Line>) {
+        self.below = rows;
+        self.drawn = None;
+        self.draw();
+    }
+
+    /// Clears the region that changes, so that a question can be asked.
     pub(super) fn still(&mut self) {
-        self.stop_spinner();
         self.fresh_line();
+        self.spins = None;
+        self.live.clear();
     }
 
     /// Prints a line next to the progress.
     pub(super) fn note(&mut self, text: &str) {
         if self.lines {
-            self.stop_spinner();
             self.fresh_line();
+            let spins = self.spins;
+            self.live.clear();
             err_line(&self.paint.dim(&format!("  {}", sanitize(text))));
-            self.spin();
+            self.spins = spins.or_else(|| Some(Instant::now()));
+            self.draw();
         }
     }
 
     /// Displays the end of the round: its text if it was not streamed, and its usage.
     pub(super) fn end(&mut self, end: Option<&RoundEnd>) {
-        self.stop_spinner();
+        self.still();
         if self.json {
             return;
         }
         if let Some(end) = end {
-            if self.streams {
-                self.fresh_line();
-            } else if !end.text.is_empty() {
+            if !self.streams && !end.text.is_empty() {
                 out_data(&format!("{}\n", end.text.trim_end_matches('\n')));
             }
             if self.lines {
-                let tools = match self.calls {
-                    0 => String::new(),
-                    1 => " · 1 tool call".into(),
-                    n => format!(" · {n} tool calls"),
-                };
-                let usage = format!("{} tokens in, {} out", end.usage.input(), end.usage.output);
-                let figures = format!(
-                    "{}{tools} · {usage} · {}",
-                    end.stop_reason.code(),
-                    seconds(end.latency_ms)
-                );
-                err_line(&self.paint.dim(&figures));
+                err_line(&self.paint.dim(&self.footer(end)));
             }
         }
-        self.fresh_line();
         self.running.clear();
         self.subagents.clear();
         self.calls = 0;
         self.shown.clear();
+        self.cost_usd = None;
+    }
+
+    fn footer(&self, end: &RoundEnd) -> String {
+        let mut parts = vec![end.stop_reason.code().to_owned()];
+        match self.calls {
+            0 => {}
+            1 => parts.push("1 tool call".into()),
+            n => parts.push(format!("{n} tool calls")),
+        }
+        let (input, output) = (grouped(end.usage.input()), grouped(end.usage.output));
+        if end.usage.input() > 0 || end.usage.output > 0 {
+            parts.push(format!("{input} tokens in, {output} out"));
+        }
+        if self.filled > 0 && self.window > 0 {
+            let percent = self.filled.saturating_mul(100).div_ceil(self.window);
+            parts.push(format!("{percent} % of {}k", self.window / 1000));
+        }
+        if let Some(cost) = self.cost_usd {
+            parts.push(usd(micro(cost)));
+        }
+        parts.push(seconds(end.latency_ms));
+        parts.join(" · ")
     }
 
     fn text(&mut self, text: &str) {
-        if !self.streams {
-            return;
+        if self.streams {
+            self.flow(Flow::Answer, text);
+            self.shown.push_str(text);
         }
-        self.stop_spinner();
-        if self.thinking {
-            self.fresh_line();
-            self.thinking = false;
-        }
-        out_shown(&self.visible.push(text));
-        self.shown.push_str(text);
-        self.at_line_start = text.ends_with('\n');
     }
 
     fn thought(&mut self, text: &str) {
-        if !self.streams || !self.lines {
+        if self.streams && self.lines {
+            self.flow(Flow::Thoughts, text);
+        }
+    }
+
+    fn flow(&mut self, flow: Flow, text: &str) {
+        if self.flow != flow {
+            self.fresh_line();
+            self.flow = flow;
+        }
+        let is_first = !self.is_open;
+        self.is_open = true;
+        self.spins = None;
+        self.markdown.set_width(size().0);
+        let shown = self.visible.push(text);
+        let rows = self.markdown.push(&shown);
+        self.put(rows);
+        if is_first {
+            self.drawn = None;
+        }
+        self.draw();
+    }
+
+    /// Prints finished rows of streamed text.
+    fn put(&mut self, rows: Vec<Line>) {
+        if rows.is_empty() {
             return;
         }
-        self.stop_spinner();
-        self.thinking = true;
-        let shown = self.visible.push(text);
-        err_shown(&self.paint.dim(&shown));
-        self.at_line_start = text.ends_with('\n');
+        self.live.clear();
+        let text = |paint: Paint, rows: &[Line]| -> String {
+            rows.iter().map(|row| paint.spans(row) + "\n").collect()
+        };
+        match self.flow {
+            Flow::Answer => out_shown(&text(Paint::stdout(), &rows)),
+            Flow::Thoughts => err_shown(&text(self.paint, &dimmed(rows))),
+        }
+        self.drawn = None;
     }
 
     /// A message replaces its deltas: displays the part that was not streamed.
@@ -224,85 +366,199 @@ impl View {
     }
 
     fn progress(&mut self, id: &str, text: &str) {
-        if let (Some(spinner), Some(what)) = (&self.spinner, self.running.get(id)) {
-            // A progress bar rewrites its line again and again; the last version counts.
-            let line = sanitize(
-                text.split(['\n', '\r'])
-                    .rfind(|line| !line.is_empty())
-                    .unwrap_or_default(),
-            );
-            spinner.set_message(format!("{what}  {line}"));
+        let Some(call) = self.running.get_mut(id) else {
+            return;
+        };
+        // A progress bar rewrites its line again and again; the last version counts.
+        let versions = |line: &str| {
+            let last = line.split('\r').rfind(|part| !part.is_empty());
+            last.unwrap_or_default()
+                .chars()
+                .take(OUTPUT_CHARS)
+                .collect::<String>()
+        };
+        for line in text
+            .split('\n')
+            .map(versions)
+            .filter(|line| !line.trim().is_empty())
+        {
+            call.last = sanitize(&line);
         }
+        self.draw();
     }
 
-    fn tool_line(&mut self, what: &str, why: Option<&str>, duration_ms: u64, retry_count: u32) {
+    fn tool_lines(&mut self, lines: &ToolLines, duration_ms: u64, retry_count: u32) {
         if !self.lines {
             return;
         }
-        self.stop_spinner();
         self.fresh_line();
-        let mark = if why.is_some() {
-            self.paint.red("✗")
-        } else {
-            self.paint.green("✓")
+        self.live.clear();
+        let mark = match lines.failed {
+            true => self.paint.red("✗"),
+            false => self.paint.green("✓"),
         };
-        let retries = match retry_count {
-            0 => String::new(),
-            1 => ", 1 retry".to_owned(),
-            count => format!(", {count} retries"),
+        let mut figures = vec![seconds(duration_ms)];
+        match retry_count {
+            0 => {}
+            1 => figures.push("1 retry".to_owned()),
+            count => figures.push(format!("{count} retries")),
+        }
+        let time = self.paint.dim(&format!("({})", figures.join(", ")));
+        let why = match (&lines.exit, &lines.why) {
+            (Some(exit), _) => format!(" {}", self.paint.red(exit)),
+            (None, Some(why)) => format!(": {}", sanitize(why)),
+            (None, None) => String::new(),
         };
-        let time = self
+        let width = size().0;
+        // The call is cut, so that the line stays one; what went wrong is always whole.
+        let what = [Span::new(&lines.what, Style::PLAIN)];
+        let what = self
             .paint
-            .dim(&format!("({}{retries})", seconds(duration_ms)));
-        let why = why
-            .map(|why| format!(": {}", sanitize(why)))
-            .unwrap_or_default();
+            .spans(&cut(&what, width.saturating_sub(20).max(20)));
         err_line(&format!("  {mark} {what} {time}{why}"));
+        for line in &lines.output {
+            let row = [Span::new(&format!("    {line}"), Style::DIM)];
+            err_shown(&(self.paint.spans(&cut(&row, width)) + "\n"));
+        }
         self.spin();
     }
 
     fn spin(&mut self) {
-        if !self.lines || !self.at_line_start || !self.paint.is_on() {
-            return;
+        if self.lines {
+            self.spins.get_or_insert_with(Instant::now);
+            self.drawn = None;
+            self.draw();
         }
+    }
+
+    /// What the spinner says.
+    fn status(&self) -> Option<Line> {
+        let begun = self.spins?.elapsed();
         let message = match self.running.values().next() {
             None => "thinking".to_owned(),
-            Some(first) if self.running.len() == 1 => first.clone(),
-            Some(first) => format!("{first}  and {} more", self.running.len() - 1),
+            Some(first) if self.running.len() == 1 => format!("{}  {}", first.what, first.last),
+            Some(first) => format!("{}  and {} more", first.what, self.running.len() - 1),
         };
         let message = match at_work(&self.subagents) {
             Some(children) => format!("{message}  {children}"),
             None => message,
         };
-        let spinner = self.spinner.get_or_insert_with(|| {
-            let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
-            if let Ok(style) = ProgressStyle::with_template("  {spinner} {wide_msg} {elapsed:.dim}")
-            {
-                spinner.set_style(style);
-            }
-            spinner.enable_steady_tick(Duration::from_millis(100));
-            spinner
-        });
-        spinner.set_message(message);
+        let frame = usize::try_from(begun.as_millis() / FRAME_MS).unwrap_or(0) % FRAMES.len();
+        let frame = FRAMES.get(frame).copied().unwrap_or_default();
+        let time = format!("  {frame} {}s ", begun.as_secs());
+        Some(vec![
+            Span::new(&time, Style::DIM),
+            Span::new(message.trim_end(), Style::PLAIN),
+        ])
     }
 
-    fn stop_spinner(&mut self) {
-        if let Some(spinner) = self.spinner.take() {
-            spinner.finish_and_clear();
+    /// Draws the region that changes, unless that was just done.
+    fn draw(&mut self) {
+        if !self.live.is_on() || self.drawn.is_some_and(|at| at.elapsed() < DRAWN_EVERY) {
+            return;
         }
+        let status = self.status();
+        let left = ROWS_MAX.saturating_sub(self.below.len() + usize::from(status.is_some()));
+        let mut rows = match self.is_open {
+            true => self.markdown.live(left),
+            false => Vec::new(),
+        };
+        if self.flow == Flow::Thoughts {
+            rows = dimmed(rows);
+        }
+        rows.extend(status);
+        rows.extend(self.below.iter().cloned());
+        match rows.is_empty() {
+            true => self.live.clear(),
+            false => self.live.show(&rows, self.paint),
+        }
+        self.drawn = Some(Instant::now());
     }
 
+    /// Prints what is unfinished.
     fn fresh_line(&mut self) {
-        match self.visible.finish() {
-            held if held.is_empty() => {}
-            held if self.thinking => err_shown(&self.paint.dim(&held)),
-            held => out_shown(&held),
+        if self.is_open {
+            let held = self.visible.finish();
+            let mut rows = self.markdown.push(&held);
+            rows.extend(self.markdown.finish());
+            self.put(rows);
+            self.is_open = false;
         }
-        if !self.at_line_start {
-            self.at_line_start = true;
-            if self.streams { out("\n") } else { err("\n") }
+        self.flow = Flow::Answer;
+    }
+}
+
+fn dimmed(mut rows: Vec<Line>) -> Vec<Line> {
+    for span in rows.iter_mut().flatten() {
+        span.style = span.style.with(Style::DIM);
+    }
+    rows
+}
+
+/// What is shown of a finished call.
+#[derive(Debug, PartialEq, Eq)]
+struct ToolLines {
+    what: String,
+    failed: bool,
+    /// How a command ended, if not well.
+    exit: Option<String>,
+    why: Option<String>,
+    output: Vec<String>,
+}
+
+impl ToolLines {
+    fn of(what: String, summary: &str, preview: &str, is_error: bool) -> Self {
+        // The first line of a command's result says how it ended.
+        let ended = summary.strip_prefix("[exit status ");
+        let exit = match ended.and_then(|rest| rest.split_once(']')) {
+            Some((code, "")) => Some(format!("exit {code}")),
+            _ if summary == "[killed by a signal]" => Some("killed".to_owned()),
+            _ => None,
+        };
+        let first = (exit.is_none() && !is_error).then_some(summary);
+        let mut output: Vec<String> = first
+            .into_iter()
+            .chain(preview.lines())
+            .filter(|line| !line.trim().is_empty())
+            .map(str::to_owned)
+            .collect();
+        let more = output.len() > OUTPUT_LINES;
+        output.truncate(OUTPUT_LINES);
+        if let (true, Some(last)) = (more, output.last_mut()) {
+            last.push_str(" …");
+        }
+        Self {
+            what,
+            failed: is_error || exit.is_some(),
+            why: is_error.then(|| summary.to_owned()),
+            exit,
+            output,
         }
     }
+}
+
+/// The number with a comma before every three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Dollars as millionths.
+fn micro(dollars: f64) -> u64 {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a float becomes the nearest number there is"
+    )]
+    let micro = (dollars * 1e6).round() as u64;
+    micro
 }
 
 /// The number of running subagents, and their model calls and tokens together.
@@ -351,6 +607,44 @@ mod tests {
         assert_eq!(
             describe(&[(1, (2, 300)), (2, (1, 50))]).unwrap(),
             "[2 subagents at work, 3 model calls, 350 tokens]"
+        );
+    }
+
+    #[test]
+    fn a_command_that_fails_is_marked_and_its_first_lines_are_shown() {
+        let lines = |summary: &str, preview: &str, is_error| {
+            let lines = ToolLines::of("bash make".to_owned(), summary, preview, is_error);
+            (lines.failed, lines.exit, lines.why, lines.output)
+        };
+        let texts = |all: &[&str]| {
+            all.iter()
+                .map(|text| (*text).to_owned())
+                .collect::<Vec<_>>()
+        };
+
+        assert_eq!(
+            lines("[exit status 3]", "a\nb", false),
+            (true, Some("exit 3".to_owned()), None, texts(&["a", "b"]))
+        );
+        assert_eq!(
+            lines("a", "b\n  c\nd", false),
+            (false, None, None, texts(&["a", "b", "  c …"]))
+        );
+        assert_eq!(
+            lines("[killed by a signal]", "", false),
+            (true, Some("killed".to_owned()), None, vec![])
+        );
+        assert_eq!(
+            lines("no such file", "", true),
+            (true, None, Some("no such file".to_owned()), vec![])
+        );
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
         );
     }
 

@@ -15,6 +15,7 @@ mod parameters;
 mod person;
 mod quickstart;
 mod runs;
+mod screen;
 pub mod serve;
 mod stored;
 mod tokens;

@@ -328,7 +328,8 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         within: &["src/**"],
-        except: &["src/sandbox/**"],
+        // An editor needs the terminal, which the spawner's processes never get.
+        except: &["src/sandbox/**", "src/cli/editor.rs"],
         forbidden: &[
             Has("process::Command"),
             Starts("tokio::process"),

@@ -88,6 +88,7 @@ pub fn project(
                 name: name.clone(),
                 is_error: outcome.is_error,
                 summary: first_line(&outcome.observation),
+                preview: next_lines(&outcome.observation),
                 duration_ms: outcome.duration_ms,
                 retry_count: outcome.retry_count,
                 artifact_id: outcome.artifact_id.clone(),
@@ -332,8 +333,26 @@ fn first_line(text: &str) -> String {
     shorten(line)
 }
 
+/// Lines of a result that an event has beside the first one.
+const PREVIEW_LINES: usize = 4;
+
+fn next_lines(text: &str) -> String {
+    if text.starts_with("Operation failed.") {
+        return String::new();
+    }
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).skip(1);
+    let lines: Vec<String> = lines
+        .take(PREVIEW_LINES)
+        .map(|line| shorten_end(line.trim_end()))
+        .collect();
+    lines.join("\n")
+}
+
 fn shorten(text: &str) -> String {
-    let text = text.trim();
+    shorten_end(text.trim())
+}
+
+fn shorten_end(text: &str) -> String {
     let mut ends = text
         .char_indices()
         .map(|(at, _)| at)

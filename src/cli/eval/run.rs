@@ -8,17 +8,17 @@ use callboard_actors::{
     policy::Budget,
 };
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     super::{
         failure::{Done, Failure},
         flags::{EffortFlag, SandboxFlag, StoreFlag, dollars, effort, temperature},
+        progress::Bar,
         run::{SHUTDOWN, seconds},
         session::fresh_id,
         signals::Signals,
-        terminal::{Paint, Terminals, err_line, out, out_json},
+        terminal::{Paint, err_line, out, out_json},
     },
     flags::{OutputFlags, ResultsFlag, figures_of, read},
 };
@@ -375,8 +375,8 @@ pub(super) async fn follow(
         .map_err(|error| Failure::work(format!("no commands can be started: {}", error.kind())))?;
     let done = store.results(&options.run)?.len();
     let planned = set.tasks.len() * usize::try_from(options.trials).unwrap_or(usize::MAX);
-    let bar = bar(planned);
-    bar.set_position(u64::try_from(done).unwrap_or(0));
+    let bar = Bar::new(u64::try_from(planned).unwrap_or(0), true);
+    bar.set(None, u64::try_from(done).unwrap_or(0), String::new());
     let cancel = CancellationToken::new();
     let (mut passed, mut other) = (0u32, 0u32);
     let running = runner.run(set, options, cancel.clone(), |result: &EvalResult| {
@@ -385,8 +385,7 @@ pub(super) async fn follow(
         } else {
             other += 1;
         }
-        bar.inc(1);
-        bar.set_message(format!("{passed} passed, {other} not"));
+        bar.step(format!("{passed} passed, {other} not"));
     });
     let mut running = Box::pin(running);
     let mut signals = Signals::listen();
@@ -395,7 +394,7 @@ pub(super) async fn follow(
             biased;
             () = signals.next() => {
                 if cancel.is_cancelled() {
-                    bar.finish_and_clear();
+                    bar.finish();
                     std::process::exit(130);
                 }
                 cancel.cancel();
@@ -405,21 +404,8 @@ pub(super) async fn follow(
         }
     };
     drop(running);
-    bar.finish_and_clear();
+    bar.finish();
     Ok(ended?)
-}
-
-/// A progress bar; hidden if standard error is not a terminal.
-fn bar(trials: usize) -> ProgressBar {
-    let target = if Terminals::detect().stderr {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let bar = ProgressBar::with_draw_target(Some(u64::try_from(trials).unwrap_or(0)), target);
-    let style = ProgressStyle::with_template("{elapsed:>6} [{bar:30}] {pos}/{len}  {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar
 }
 
 fn json(figures: &RunFigures) -> Result<String, Failure> {

@@ -244,6 +244,7 @@ mod tests {
             is_error: false,
             summary: String::new(),
             duration_ms: 0,
+            preview: String::new(),
             retry_count: 0,
             artifact_id: None,
         }

@@ -92,6 +92,49 @@ async fn a_running_host_shows_what_its_store_shows_after_it_stopped() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_goes_on_with_a_conversation_of_a_running_host() {
+    let home = Home::new();
+    let (served, key) = served(&home).await;
+    let attach = |id: &str, key: &str, lines: &str| {
+        let args = [
+            "chat",
+            "--attach",
+            id,
+            "--server",
+            served.url(),
+            "--key",
+            key,
+        ];
+        home.run_with_input(&args, lines)
+    };
+
+    let ran = attach("one", &key, "Where is RETRY_CAP_MS?\n\n/quit\n").well();
+    let missing = attach("nowhere", &key, "Hello\n");
+    let refused = attach("one", "cb_not-a-real-key", "Hello\n");
+    let alone = home.run(&["chat", "--server", served.url()]);
+
+    assert!(ran.out.contains("src/retry.rs:4"), "{ran:?}");
+    assert!(
+        ran.err.contains("one at http://") && !ran.err.contains(&key),
+        "{ran:?}"
+    );
+    let answer = served
+        .ask(Method::GET, "/v1/conversations/one/rounds", &key, None)
+        .await;
+    let rounds = answer.body["rounds"].as_array().map(Vec::len);
+    assert_eq!(rounds, Some(3), "{answer:?}");
+    assert!(missing.err.contains("`nowhere` not found"), "{missing:?}");
+    assert!(
+        refused.err.contains("does not accept this key"),
+        "{refused:?}"
+    );
+    assert_eq!(
+        [missing.code, refused.code, alone.code],
+        [1, 1, 2].map(Some)
+    );
+}
+
 /// A page holds a thousand items.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_of_several_pages_is_read_whole() {

@@ -1,0 +1,314 @@
+//! `callboard chat --attach`: a chat with a conversation of a running `callboard serve`. The host
+//! runs the rounds and their tools; this program shows them, and answers approvals.
+
+use std::time::Duration;
+
+use callboard_actors::{
+    chat::{Message, RawJson},
+    ids::ConversationId,
+    stream::{EventKind, Failure as RoundFailure, RoundEnd},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    ask::{Answer, Asker, Question},
+    failure::{Done, Failure},
+    remote::Remote,
+    signals::Signals,
+    terminal::{Paint, Terminals, err_line, out_line, sanitize},
+    typing::Typing,
+    view::View,
+};
+
+const MESSAGES: &str = "/v1/conversations/{id}/messages";
+const INTERRUPT: &str = "/v1/conversations/{id}/interrupt";
+const APPROVALS: &str = "/v1/conversations/{id}/approvals/{tool_call_id}";
+
+/// Time between two drawings of what changes while nothing arrives.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Bytes of one event: the largest message.
+const EVENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Commands of such a chat.
+pub(super) const HELP: &str = "\
+/help     this list
+/quit     leave (also Ctrl-D); the conversation stays at its server
+What you type while a round runs waits in a queue. Ctrl-C cancels the running round.";
+
+/// A conversation of a server.
+pub(super) struct Attached {
+    pub(super) remote: Remote,
+    pub(super) id: ConversationId,
+}
+
+/// The status of a conversation, as far as it is shown.
+#[derive(Deserialize)]
+struct Status {
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    rounds: u64,
+}
+
+/// The events of a round as bytes that arrive in any pieces.
+#[derive(Default)]
+struct Events {
+    bytes: Vec<u8>,
+}
+
+impl Events {
+    /// Takes bytes and returns the data of the events that they complete.
+    fn push(&mut self, bytes: &[u8]) -> Vec<Value> {
+        self.bytes.extend_from_slice(bytes);
+        let mut found = Vec::new();
+        while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.bytes.drain(..=end).collect();
+            let data = line.strip_prefix(b"data:");
+            found.extend(data.and_then(|data| serde_json::from_slice(data).ok()));
+        }
+        found
+    }
+}
+
+/// The event of a JSON value; `None` for one that is not shown.
+fn kind(value: &Value) -> Option<EventKind> {
+    let text = |name: &str| {
+        value
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let number = |name: &str| value.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let input = || RawJson::of(value.get("input").unwrap_or(&Value::Null)).ok();
+    Some(match value.get("type")?.as_str()? {
+        "text_delta" => EventKind::TextDelta { text: text("text") },
+        "thinking_delta" => EventKind::ThinkingDelta { text: text("text") },
+        "tool_call" => EventKind::ToolCall {
+            tool_call_id: text("tool_call_id"),
+            name: text("name"),
+            summary: text("summary"),
+            input: input()?,
+        },
+        "tool_progress" => EventKind::ToolProgress {
+            tool_call_id: text("tool_call_id"),
+            text: text("text"),
+        },
+        "tool_result" => EventKind::ToolResult {
+            tool_call_id: text("tool_call_id"),
+            name: text("name"),
+            is_error: value
+                .get("is_error")
+                .and_then(Value::as_bool)
+                .unwrap_or(false),
+            summary: text("summary"),
+            preview: text("preview"),
+            duration_ms: number("duration_ms"),
+            retry_count: u32::try_from(number("retry_count")).unwrap_or(u32::MAX),
+            artifact_id: None,
+        },
+        "usage" => EventKind::Usage {
+            usage: serde_json::from_value(value.clone()).ok()?,
+            cost_usd: value.get("cost_usd").and_then(Value::as_f64),
+        },
+        "context" => EventKind::Context {
+            tokens: number("tokens"),
+            window: number("window"),
+            fraction: 0.0,
+        },
+        "queued" => EventKind::Queued {
+            position: usize::try_from(number("position")).unwrap_or(usize::MAX),
+        },
+        "message" => EventKind::Message {
+            message: serde_json::from_value::<Message>(value.get("message")?.clone()).ok()?,
+            partial: false,
+        },
+        _ => return None,
+    })
+}
+
+impl Attached {
+    /// Prints what the conversation is doing.
+    pub(super) async fn announce(&self) -> Result<(), Failure> {
+        let status: Status = self
+            .remote
+            .get_of("/v1/conversations/{id}", &self.id, "")
+            .await?;
+        err_line(&format!(
+            "{} {} at {}: {}, {} rounds",
+            Paint::stderr().bold("callboard"),
+            self.id,
+            sanitize(self.remote.base()),
+            sanitize(&status.state),
+            status.rounds
+        ));
+        Ok(())
+    }
+
+    /// Handles one line; `None` to leave.
+    pub(super) async fn line(
+        &self,
+        line: &str,
+        view: &mut View,
+        signals: &mut Signals,
+        typing: &mut Typing,
+    ) -> Option<Result<Done, Failure>> {
+        match line {
+            "" => Some(Ok(Done::Well)),
+            "/quit" | "/exit" => None,
+            "/help" => {
+                out_line(HELP);
+                Some(Ok(Done::Well))
+            }
+            prompt => Some(self.prompt(prompt, view, signals, typing).await),
+        }
+    }
+
+    async fn prompt(
+        &self,
+        prompt: &str,
+        view: &mut View,
+        signals: &mut Signals,
+        typing: &mut Typing,
+    ) -> Result<Done, Failure> {
+        let body = json!({ "content": prompt, "stream": true });
+        let mut answer = self.remote.post_of(MESSAGES, &self.id, None, &body).await?;
+        let has_person = Terminals::detect().has_person();
+        let mut events = Events::default();
+        let mut asker = Asker::new(Paint::stderr());
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut interrupted = false;
+        view.begin();
+        loop {
+            let chunk = tokio::select! {
+                biased;
+                () = signals.next() => {
+                    view.still();
+                    if interrupted {
+                        typing.pause();
+                        std::process::exit(130);
+                    }
+                    interrupted = true;
+                    asker.forget();
+                    typing.forget();
+                    view.note("interrupting; press Ctrl-C again to leave at once");
+                    let _ = self.remote.post_of(INTERRUPT, &self.id, None, &json!({})).await; // The round may have ended.
+                    continue;
+                }
+                (question, given) = asker.answered() => {
+                    let body = json!({ "allow": given.allows(), "always": given == Answer::Always });
+                    let call = Some(question.tool_call_id.as_str());
+                    self.remote.post_of(APPROVALS, &self.id, call, &body).await?;
+                    if !asker.is_open() {
+                        if has_person {
+                            typing.listen();
+                        }
+                        view.begin();
+                    }
+                    continue;
+                }
+                () = typing.typed() => {
+                    view.set_below(typing.rows());
+                    continue;
+                }
+                _ = ticks.tick(), if !asker.is_open() => {
+                    view.tick();
+                    continue;
+                }
+                chunk = answer.chunk() => chunk,
+            };
+            let Some(chunk) = chunk.map_err(|error| self.remote.unreachable(&error))? else {
+                view.end(None);
+                return Err(
+                    Failure::work("the server ended the stream before the round ended").hint(
+                        "`callboard sessions show` with the same --server shows how it went on",
+                    ),
+                );
+            };
+            if events.bytes.len() + chunk.len() > EVENT_BYTES_MAX {
+                view.end(None);
+                return Err(Failure::work("an event of the server is too long"));
+            }
+            for value in events.push(&chunk) {
+                match value.get("type").and_then(Value::as_str) {
+                    Some("round_finished") => {
+                        let end: Option<RoundEnd> = serde_json::from_value(value).ok();
+                        view.set_below(Vec::new());
+                        view.end(end.as_ref());
+                        return match end.and_then(|end| end.error) {
+                            Some(failure) => Err(Failure::round(&failure)),
+                            None if interrupted => Ok(Done::Interrupted),
+                            None => Ok(Done::Well),
+                        };
+                    }
+                    Some("error") => {
+                        view.end(None);
+                        let failure: Option<RoundFailure> = serde_json::from_value(value).ok();
+                        return Err(failure.map_or_else(
+                            || Failure::work("the server reported an error"),
+                            |failure| Failure::round(&failure),
+                        ));
+                    }
+                    Some("approval_required") if has_person && !interrupted => {
+                        let text = |name: &str| {
+                            value
+                                .get(name)
+                                .and_then(Value::as_str)
+                                .unwrap_or_default()
+                                .to_owned()
+                        };
+                        typing.pause();
+                        view.set_below(Vec::new());
+                        view.still();
+                        asker.ask(Question {
+                            tool_call_id: text("tool_call_id"),
+                            name: text("name"),
+                            input: value.get("input").map(Value::to_string).unwrap_or_default(),
+                            reason: text("reason"),
+                        });
+                    }
+                    _ => {
+                        let shown =
+                            kind(&value).filter(|kind| !asker.is_open() || kind.is_durable());
+                        if let Some(kind) = shown {
+                            view.kind(&kind);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_do_not_depend_on_how_the_bytes_arrive() {
+        let stream = "id: 1\nevent: text_delta\ndata: {\"type\":\"text_delta\",\"text\":\"é\"}\n\n: ping\n\ndata: {\"type\":\"context\",\"tokens\":5,\"window\":10}\n\n";
+        for size in 1..stream.len() {
+            let mut events = Events::default();
+            let found: Vec<Value> = stream
+                .as_bytes()
+                .chunks(size)
+                .flat_map(|piece| events.push(piece))
+                .collect();
+            let kinds: Vec<EventKind> = found.iter().filter_map(kind).collect();
+            let expected = [
+                EventKind::TextDelta {
+                    text: "é".to_owned(),
+                },
+                EventKind::Context {
+                    tokens: 5,
+                    window: 10,
+                    fraction: 0.0,
+                },
+            ];
+            assert_eq!(kinds, expected, "pieces of {size}");
+        }
+    }
+}
