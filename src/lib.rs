@@ -66,6 +66,7 @@
 //! | `config` | `callboard.toml` |
 //! | `evals` | evaluations: tasks, trials in the sandbox, statistics, reports |
 //! | `http` | the HTTP server |
+//! | `mcp-server` | the host as an MCP server |
 //! | `otel` | traces and metrics over OTLP |
 //! | `offline` | a model that answers by rules, without a network or a key |
 //! | `mock-model` | a scripted model server, for load tests |

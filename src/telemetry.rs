@@ -22,8 +22,9 @@ use crate::{
 use sink::Sink;
 
 /// Always part of the filter: ractor logs the start and end of each actor at `info`, and h2 each
-/// connection that it ends for a flood at `warn`, which would let anyone fill the log.
-const ALWAYS: &str = "ractor=warn,h2=error";
+/// connection that it ends for a flood at `warn`, and rmcp each answer that is an error, which would
+/// let anyone fill the log.
+const ALWAYS: &str = "ractor=warn,h2=error,rmcp=error";
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -239,17 +240,23 @@ mod tests {
 
     #[test]
     fn the_flag_wins_over_the_environment_and_ractor_stays_quiet() {
-        assert_eq!(shown(None, None), "h2=error,ractor=warn,warn");
-        assert_eq!(shown(None, Some("debug")), "debug,h2=error,ractor=warn");
+        assert_eq!(shown(None, None), "h2=error,ractor=warn,rmcp=error,warn");
+        assert_eq!(
+            shown(None, Some("debug")),
+            "debug,h2=error,ractor=warn,rmcp=error"
+        );
         assert_eq!(
             shown(Some("info"), Some("debug")),
-            "h2=error,info,ractor=warn"
+            "h2=error,info,ractor=warn,rmcp=error"
         );
         assert_eq!(
             shown(Some("warn,callboard=trace"), None),
-            "callboard=trace,h2=error,ractor=warn,warn"
+            "callboard=trace,h2=error,ractor=warn,rmcp=error,warn"
         );
-        assert_eq!(shown(Some("ractor=debug"), None), "h2=error,ractor=debug");
+        assert_eq!(
+            shown(Some("ractor=debug"), None),
+            "h2=error,ractor=debug,rmcp=error"
+        );
     }
 
     #[test]
@@ -259,18 +266,21 @@ mod tests {
 
         assert_eq!(
             shown_of(None, None, &critical),
-            "error,h2=error,ractor=warn"
+            "error,h2=error,ractor=warn,rmcp=error"
         );
         assert_eq!(
             shown_of(Some("info"), None, &critical),
-            "h2=error,info,ractor=warn"
+            "h2=error,info,ractor=warn,rmcp=error"
         );
         assert_eq!(
             (
                 shown_of(None, None, &off),
                 shown_of(None, Some("info"), &off)
             ),
-            ("nothing".into(), "h2=error,info,ractor=warn".into())
+            (
+                "nothing".into(),
+                "h2=error,info,ractor=warn,rmcp=error".into()
+            )
         );
     }
 

@@ -9,7 +9,7 @@ use callboard_actors::{
 };
 use clap::{Args, ValueEnum};
 
-use super::{failure::Failure, mcp::servers, terminal::Terminals};
+use super::{failure::Failure, mcp_servers::servers, terminal::Terminals};
 use crate::{
     app::{Opening, Overrides, Sessions},
     config::{Approve, Config, SandboxMode, Store},

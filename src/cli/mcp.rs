@@ -1,5 +1,7 @@
-//! `callboard mcp`: lists the tools of the configured MCP servers and checks the servers for
-//! problems.
+//! `callboard mcp`: lists the tools of the configured MCP servers, checks the servers for problems,
+//! and serves MCP clients itself.
+
+mod serve;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -10,6 +12,7 @@ use serde_json::json;
 
 use super::{
     failure::{Done, Failure},
+    mcp_servers::servers,
     signals::Signals,
     terminal::{counted, err_line, out_json, out_line},
     trust::{Notes, ProjectUse},
@@ -37,6 +40,7 @@ Examples:
 
 Exit 1 if a server cannot be reached or a tool changed since it was accepted.")]
     Check(CheckArgs),
+    Serve(Box<serve::ServeArgs>),
 }
 
 /// Flags that select the servers.
@@ -68,6 +72,12 @@ impl McpCommand {
         let args = match self {
             Self::List(args) => args,
             Self::Check(args) => &args.servers,
+            Self::Serve(args) => {
+                return ProjectUse {
+                    workspace: Some(&args.host.workspace),
+                    ..ProjectUse::quiet(Notes::Own)
+                };
+            }
         };
         ProjectUse {
             asks: !args.json,
@@ -75,27 +85,6 @@ impl McpCommand {
             workspace: None,
         }
     }
-}
-
-/// The servers of the configuration and of a file; a server of the file replaces one with the same
-/// name.
-pub(super) fn servers(
-    config: &Config,
-    file: Option<&PathBuf>,
-) -> Result<Vec<McpServerConfig>, Failure> {
-    let more = file
-        .map_or(Ok(Vec::new()), |file| mcp::read_file(file))
-        .map_err(|error| {
-            Failure::usage(error.to_string()).hint(
-                "the file's form is {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}; see --mcp",
-            )
-        })?;
-    let own = config
-        .mcp
-        .iter()
-        .filter(|own| !more.iter().any(|other| other.name == own.name))
-        .cloned();
-    Ok(own.chain(more.clone()).collect())
 }
 
 /// The result of surveyor one server. An error comes with the last output of the server's process.
@@ -149,29 +138,27 @@ impl Surveyor {
 }
 
 pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Failure> {
-    let surveyor = Surveyor::new(
-        config,
-        match &command {
-            McpCommand::List(args) => &args.tenant,
-            McpCommand::Check(args) => &args.servers.tenant,
-        },
-    )?;
-    let mut signals = Signals::listen();
-    let working = async {
-        match &command {
-            McpCommand::List(args) => {
-                list(&surveyor, &servers(config, args.mcp.as_ref())?, args.json).await
-            }
-            McpCommand::Check(args) => {
-                check(
-                    &surveyor,
-                    &servers(config, args.servers.mcp.as_ref())?,
-                    args,
-                )
-                .await
-            }
+    match command {
+        McpCommand::List(args) => {
+            let surveyor = Surveyor::new(config, &args.tenant)?;
+            let servers = servers(config, args.mcp.as_ref())?;
+            until_a_signal(&surveyor, list(&surveyor, &servers, args.json)).await
         }
-    };
+        McpCommand::Check(args) => {
+            let surveyor = Surveyor::new(config, &args.servers.tenant)?;
+            let servers = servers(config, args.servers.mcp.as_ref())?;
+            until_a_signal(&surveyor, check(&surveyor, &servers, &args)).await
+        }
+        McpCommand::Serve(args) => Box::pin(serve::run(config, *args)).await,
+    }
+}
+
+/// Runs until it is done, or until a signal; then closes the servers.
+async fn until_a_signal(
+    surveyor: &Surveyor,
+    working: impl Future<Output = Result<Done, Failure>>,
+) -> Result<Done, Failure> {
+    let mut signals = Signals::listen();
     let done = tokio::select! {
         biased;
         () = signals.next() => Ok(Done::Interrupted),

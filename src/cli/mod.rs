@@ -3,7 +3,7 @@
 //!
 //! # Layout
 //! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) · `help` (the page of commands, in groups) ·
-//! `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
+//! `mcp_servers` (those of the configuration and a file) · `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
 //! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `live` (the rows that change) · `progress`
 //! (bars) · `signals` · `typing` (lines typed ahead) · `change` (an edit as a diff) · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
@@ -12,6 +12,7 @@
 mod failure;
 mod help;
 mod usage;
+mod mcp_servers;
 mod flags;
 mod trust;
 mod attach;

@@ -123,6 +123,7 @@ pub(super) async fn run(
     }
     let bounds = bounds(&config.http);
     let console = config.http.console.unwrap_or(true);
+    let mcp = config.http.mcp.unwrap_or(true);
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
@@ -171,6 +172,7 @@ pub(super) async fn run(
         .leaving(leaving.clone())
         .metrics(figures)
         .console(console)
+        .mcp(mcp)
         .peers(peers)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();

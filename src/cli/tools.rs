@@ -24,7 +24,7 @@ use super::{
     ask::{Asker, Question},
     failure::{Done, Failure},
     flags::{ApproveFlag, SandboxFlag},
-    mcp::servers,
+    mcp_servers::servers,
     run::SHUTDOWN,
     session::scope,
     signals::Signals,

@@ -35,6 +35,8 @@ pub struct HttpLimits {
     pub remote_attachments: Option<bool>,
     /// Whether the pages for people are served.
     pub console: Option<bool>,
+    /// Whether MCP clients are served.
+    pub mcp: Option<bool>,
 }
 
 impl HttpLimits {
@@ -56,6 +58,7 @@ impl HttpLimits {
         Some(match name {
             "remote_attachments" => &mut self.remote_attachments,
             "console" => &mut self.console,
+            "mcp" => &mut self.mcp,
             _ => return None,
         })
     }

@@ -133,6 +133,12 @@ const PLAIN: &[Key] = &[
         "whether the pages for people at `/console` are served; `true` by default",
     ),
     key(
+        "host",
+        "mcp",
+        Kind::Flag,
+        "whether MCP clients are served at `/mcp`; `true` by default",
+    ),
+    key(
         "store",
         "url",
         Kind::StoreUrl,

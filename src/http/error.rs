@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::{
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderName, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use callboard_actors::{
@@ -16,6 +16,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::OperatorError;
+
+/// Header with the request id, which appears in the logs of client and host.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// `Retry-After` for conditions whose end is unknown.
 const RETRY_AFTER_MS: u64 = 1000;

@@ -11,6 +11,7 @@
 //! | `console` | pages for people |
 //! | `sse`, `quiet`, `openapi` | event streams, and what they wait for; the OpenAPI document |
 //! | `compat`, `openai`, `anthropic` | what the compatible APIs share: one call of a client; OpenAI's Chat Completions and Responses; Anthropic's Messages |
+//! | `mcp`, `pipes` | the host as an MCP server; a client over pipes |
 //! | `peers`, `owners`, `to_owner` | the other hosts on the store; requests that are sent on to the owner of a conversation |
 //! | `shared`, `fan_outs` | state of all handlers: host, configuration, counters of open streams; fan-outs and their results |
 //!
@@ -35,11 +36,15 @@ mod error;
 mod fan_outs;
 mod idle;
 mod keys;
+#[cfg(feature = "mcp-server")]
+pub(crate) mod mcp;
 mod openai;
 mod openapi;
 mod operator;
 mod owners;
 mod peers;
+#[cfg(all(feature = "mcp-server", feature = "cli"))]
+pub(crate) mod pipes;
 mod quiet;
 mod router;
 mod routes;

@@ -29,6 +29,7 @@ const OPERATOR: &str = "admin_key";
         (name = "fan-outs", description = "Many tasks at once, a subagent each; needs a tenant's key"),
         (name = "openai", description = "OpenAI-compatible API; needs a tenant's key; errors have OpenAI's form"),
         (name = "anthropic", description = "Anthropic-compatible API; needs a tenant's key, also in `x-api-key`; errors have Anthropic's form"),
+        (name = "mcp", description = "The Model Context Protocol; needs a tenant's key"),
         (name = "operator", description = "Administration; needs the operator's key. With any other key these routes answer 404"),
         (name = "health", description = "Liveness, readiness and this document; no key needed"),
     ),

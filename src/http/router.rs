@@ -3,6 +3,8 @@
 
 use std::any::Any;
 
+#[cfg(feature = "mcp-server")]
+use axum::Extension;
 use axum::{
     Router,
     body::Bytes,
@@ -15,11 +17,13 @@ use callboard_actors::ports::Entropy as _;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+#[cfg(feature = "mcp-server")]
+use super::mcp;
 use super::{
     anthropic,
     auth::{API_KEY, Admin, Caller, OpenedBy, no_route, opened_by},
     console,
-    error::Problem,
+    error::{Problem, REQUEST_ID},
     idle::held_until_sent,
     openai, openapi,
     routes::{
@@ -31,9 +35,6 @@ use super::{
 };
 use crate::{clock::SystemEntropy, observe::Redactor};
 
-/// Header with the request id, which appears in the logs of client and host.
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
 /// Longest request id that is accepted from a client.
 const REQUEST_ID_BYTES_MAX: usize = 64;
 
@@ -44,9 +45,18 @@ const KEY_BYTES_MIN: usize = 6;
 /// Replaces the caller's key in error texts.
 const MASKED: &str = "[masked]";
 
-/// Builds the routes and their document. `redactor` masks secrets in error responses; `has_console`
-/// says whether the pages for people are served.
-pub(super) fn routes(redactor: &Redactor, has_console: bool) -> (Router<App>, Bytes) {
+/// What is served beside the API.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Doors {
+    /// The pages for people.
+    pub(super) console: bool,
+    /// `/mcp`.
+    #[cfg_attr(not(feature = "mcp-server"), allow(dead_code))]
+    pub(super) mcp: bool,
+}
+
+/// Builds the routes and their document. `redactor` masks secrets in error responses.
+pub(super) fn routes(redactor: &Redactor, has: Doors) -> (Router<App>, Bytes) {
     let routes = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(conversations::list))
         .routes(routes!(
@@ -99,8 +109,13 @@ pub(super) fn routes(redactor: &Redactor, has_console: bool) -> (Router<App>, By
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(health::openapi));
+    #[cfg(feature = "mcp-server")]
+    let routes = match has.mcp {
+        true => routes.routes(routes!(mcp::route::message)),
+        false => routes,
+    };
     let (mut router, document) = routes.split_for_parts();
-    if has_console {
+    if has.console {
         router = router.merge(console::routes(redactor));
     }
     (router, openapi::render(document))
@@ -110,9 +125,19 @@ pub(super) fn routes(redactor: &Redactor, has_console: bool) -> (Router<App>, By
 /// host answers, the bound of open requests, and what also holds for unknown paths: panics, the id
 /// of a request, refusals of malformed ones. `redactor` masks secrets in error responses.
 pub(super) fn served(routes: Router<App>, app: &App, redactor: &Redactor) -> Router {
+    let routes = routes.route_layer(middleware::from_fn_with_state(app.clone(), to_owner));
+    // What a call of an MCP client asks of the host takes these routes: the call is counted already.
+    #[cfg(feature = "mcp-server")]
+    let routes = routes.clone().layer(Extension(mcp::route::Inside(layered(
+        routes, app, redactor,
+    ))));
+    let routes = routes.route_layer(middleware::from_fn_with_state(app.clone(), within_bounds));
+    layered(routes, app, redactor)
+}
+
+/// The routes with what also holds for unknown paths.
+fn layered(routes: Router<App>, app: &App, redactor: &Redactor) -> Router {
     let router = routes
-        .route_layer(middleware::from_fn_with_state(app.clone(), to_owner))
-        .route_layer(middleware::from_fn_with_state(app.clone(), within_bounds))
         .fallback(async |uri: Uri| elsewhere(uri.path()).unwrap_or_else(no_route))
         .method_not_allowed_fallback(no_method)
         .layer(CatchPanicLayer::custom(panicked))

@@ -37,7 +37,7 @@ use super::{
     answer_room::ConnectionRoom,
     idle::OpenRequests,
     peers::{end_moved, find_others},
-    router::{routes, served},
+    router::{Doors, routes, served},
     shared::Shared,
     socket::Socket,
 };
@@ -93,7 +93,11 @@ pub async fn serve(
 ) -> Served {
     // Compile the masking patterns up front: on first use they would block a worker thread.
     let _ = tokio::task::spawn_blocking(mask::prepare).await;
-    let (routes, openapi) = routes(&config.redactor, config.console);
+    let doors = Doors {
+        console: config.console,
+        mcp: config.mcp,
+    };
+    let (routes, openapi) = routes(&config.redactor, doors);
     let app = Arc::new(Shared::new(host, config, openapi));
     if let Some(peers) = &app.config.peers {
         // Ends with the state of the handlers.

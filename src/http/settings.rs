@@ -27,6 +27,8 @@ pub struct HttpConfig {
     pub metrics: bool,
     /// Whether the pages for people at `/console` are served, and `/` leads there.
     pub console: bool,
+    /// Whether MCP clients are served at `/mcp` (feature `mcp-server`).
+    pub mcp: bool,
     /// The other hosts on the same store; `None` for a host that is alone.
     pub peers: Option<Arc<dyn Peers>>,
     /// Masks the program's secrets in error responses. Share the instance that masks its logs.
@@ -47,6 +49,7 @@ impl HttpConfig {
             leaving: CancellationToken::new(),
             metrics: true,
             console: true,
+            mcp: true,
             peers: None,
             redactor: Redactor::default(),
         }
@@ -63,6 +66,13 @@ impl HttpConfig {
     #[must_use]
     pub fn console(mut self, served: bool) -> Self {
         self.console = served;
+        self
+    }
+
+    /// Sets whether MCP clients are served at `/mcp`.
+    #[must_use]
+    pub fn mcp(mut self, served: bool) -> Self {
+        self.mcp = served;
         self
     }
 
@@ -119,6 +129,7 @@ impl fmt::Debug for HttpConfig {
             .field("leaving", &self.leaving.is_cancelled())
             .field("metrics", &self.metrics)
             .field("console", &self.console)
+            .field("mcp", &self.mcp)
             .field("peers", &self.peers.is_some())
             .field("redactor", &self.redactor)
             .finish()

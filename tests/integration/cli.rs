@@ -11,6 +11,7 @@ mod fanout;
 mod help;
 mod interrupts;
 mod load;
+mod mcp_serve;
 mod parameters;
 mod person;
 mod quickstart;

@@ -7,6 +7,7 @@
 //! `.ci/run` installs them.
 
 mod editors;
+mod mcp;
 
 use std::{
     io::{BufRead, BufReader, Read},

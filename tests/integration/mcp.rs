@@ -1032,7 +1032,7 @@ fn the_command_lists_checks_and_agrees() {
 }
 
 /// The folder of the real servers.
-fn peers() -> PathBuf {
+pub fn peers() -> PathBuf {
     std::env::var_os("CALLBOARD_MCP_PEERS").map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("target/mcp-peers"),
         PathBuf::from,

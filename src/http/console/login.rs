@@ -30,7 +30,7 @@ pub(super) struct Next {
 }
 
 /// `GET /`: the console for browsers, the paths of the API for programs.
-pub(super) async fn start(headers: HeaderMap) -> Response {
+pub(super) async fn start(State(app): State<App>, headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT);
     let is_browser = accepts
         .and_then(|value| value.to_str().ok())
@@ -43,6 +43,7 @@ pub(super) async fn start(headers: HeaderMap) -> Response {
         "version": env!("CARGO_PKG_VERSION"),
         "openapi": "/openapi.json",
         "console": "/console",
+        "mcp": (cfg!(feature = "mcp-server") && app.config.mcp).then_some("/mcp"),
         "health": "/healthz",
     }))
     .into_response()

@@ -13,7 +13,7 @@ use crate::support::{
 
 /// A model that repeats its prompt, but writes a file for the prompt `edit` and never ends its answer
 /// to `wait`.
-async fn model() -> ModelServer {
+pub(super) async fn model() -> ModelServer {
     ModelServer::answering(|request| {
         let messages = request["messages"].as_array().unwrap();
         let content = &messages.last().unwrap()["content"];
@@ -43,7 +43,10 @@ async fn model() -> ModelServer {
 }
 
 /// A configuration with this model and a folder with a file, in `folder`.
-fn configured(folder: &Path, model: &ModelServer) -> (std::path::PathBuf, std::path::PathBuf) {
+pub(super) fn configured(
+    folder: &Path,
+    model: &ModelServer,
+) -> (std::path::PathBuf, std::path::PathBuf) {
     let work = folder.join("work");
     std::fs::create_dir(&work).unwrap();
     std::fs::write(work.join("a.rs"), "fn a() {}\n").unwrap();

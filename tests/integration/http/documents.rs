@@ -41,6 +41,7 @@ const ROUTES: &[&str] = &[
     "GET /v1/responses/{response_id}/input_items",
     "POST /anthropic/v1/messages",
     "POST /anthropic/v1/messages/count_tokens",
+    "POST /mcp",
     "POST /openai/v1/chat/completions",
     "POST /openai/v1/responses",
     "POST /openai/v1/responses/{response_id}/cancel",

@@ -123,6 +123,7 @@ fn content(path: &str, turn: usize) -> Value {
         }
         "count_tokens" => json!({"model": "default", "messages": message}),
         "messages" => json!({"content": "hello"}),
+        "mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "{tool_call_id}" => json!({"allow": true}),
         "fanouts" => json!({"tasks": ["hello"]}),
         "inject" => json!({"text": "hello"}),
@@ -162,6 +163,10 @@ async fn status(
     let request = key
         .into_iter()
         .fold(request, |request, (name, key)| request.header(name, key));
+    let request = match path {
+        "/mcp" => request.header("accept", "application/json, text/event-stream"),
+        _ => request,
+    };
     let request = if method == "GET" {
         request
     } else {

@@ -12,6 +12,7 @@ mod fan_outs;
 mod histories;
 mod limits;
 mod matrix;
+mod mcp;
 mod openai;
 mod outage;
 mod owners;

@@ -225,3 +225,19 @@ async fn a_request_that_was_sent_on_to_a_host_that_is_not_the_owner_is_referred_
     assert!(other.asked.lock().is_empty(), "sent on once");
     server.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_of_an_mcp_client_reaches_the_host_that_owns_the_conversation() {
+    let other = other("http://other.example", []);
+    let server = server(&other).await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+        "name": "cancel_round", "arguments": {"conversation_id": "c"},
+    }});
+
+    let answer = with_json(server.ask(Method::POST, "/mcp", ACME), &call)
+        .header("accept", "application/json, text/event-stream");
+    let answer = soon(answer.send()).await.unwrap().text().await.unwrap();
+
+    assert!(answer.contains("\"cancelled\":true"), "{answer}");
+    assert_eq!(*other.asked.lock(), ["http://other.example"]);
+}

@@ -146,6 +146,19 @@ fn the_console_is_served_where_the_configuration_does_not_forbid_it() {
     }
 }
 
+#[test]
+fn mcp_clients_are_served_where_the_configuration_does_not_forbid_it() {
+    for (line, expected) in [("", true), ("mcp = false", false)] {
+        let (served, _, _home) = bounded(line);
+
+        // Without a key the route asks for one; a path that is not served is not there.
+        let answer = ask(&served, "/mcp");
+
+        assert_eq!(answer.starts_with("HTTP/1.1 401"), expected, "{answer}");
+        assert_eq!(answer.starts_with("HTTP/1.1 404"), !expected, "{answer}");
+    }
+}
+
 /// The answer to a request without a key.
 fn ask(served: &Served, path: &str) -> String {
     let mut stream = connect(served);

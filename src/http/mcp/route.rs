@@ -1,0 +1,175 @@
+//! The route `/mcp`: streamable HTTP without sessions.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract::State,
+    http::{HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+};
+use rmcp::{
+    model::{ClientJsonRpcMessage, ErrorCode},
+    transport::streamable_http_server::{
+        StreamableHttpServerConfig, StreamableHttpService, session::never::NeverSessionManager,
+    },
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{api::Api, patience::in_time, server::Server};
+use crate::http::{
+    api::EventFrame,
+    auth::Caller,
+    body::collect,
+    error::{Problem, REQUEST_ID},
+    shared::App,
+};
+
+/// The routes that a call's own requests take. They count no open request: the call is one.
+#[derive(Clone)]
+pub(in crate::http) struct Inside(pub(in crate::http) Router);
+
+/// An error of JSON-RPC.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+#[allow(dead_code, reason = "the document's picture of an answer")]
+pub(in crate::http) struct McpError {
+    /// `2.0`.
+    jsonrpc: String,
+    /// The id of the request; `null` if it could not be read.
+    #[schema(value_type = Option<Object>)]
+    id: Value,
+    /// `code` and `message`.
+    #[schema(value_type = Object)]
+    error: Value,
+}
+
+/// A message of an MCP client.
+///
+/// The Model Context Protocol over streamable HTTP, without sessions: each request is answered from
+/// itself alone, as an event stream or as JSON. The client accepts both. A notification is answered
+/// with 202. A request with the header `Origin`, as browsers send it, is refused.
+#[utoipa::path(
+    post, path = "/mcp", tag = "mcp",
+    request_body(content = Object, description = "One JSON-RPC message", content_type = "application/json"),
+    responses(
+        (status = 200, description = "The answer of JSON-RPC; in a stream, notifications before it", content((Object = "application/json"), (EventFrame = "text/event-stream"))),
+        (status = 202, description = "A notification was received"),
+        (status = 400, description = "The message is not one of the protocol", content((McpError = "application/json"), (Problem = "application/problem+json"))),
+        (status = 404, description = "There is no such method", content((McpError = "application/json"), (Problem = "application/problem+json"))),
+    ),
+)]
+pub(in crate::http) async fn message(
+    State(app): State<App>,
+    Caller(tenant): Caller,
+    Extension(Inside(router)): Extension<Inside>,
+    request: axum::extract::Request,
+) -> Result<Response, Problem> {
+    let (mut parts, body) = request.into_parts();
+    no_origin(&parts)?;
+    let mut room = app.body_room(&tenant);
+    let bytes_max = app.config.bounds.body_bytes_max;
+    let body = collect(&parts.headers, body, &app, bytes_max, Some(&mut room)).await?;
+    if let Some(wrong) = malformed(&body) {
+        return Ok(wrong);
+    }
+    let Some(key) = parts.headers.remove(header::AUTHORIZATION) else {
+        return Err(Problem::internal()); // `Caller` has read it.
+    };
+    let request_id = parts.headers.get(REQUEST_ID).cloned();
+    let api = Api::new(router, key, &parts.extensions).named(request_id);
+    let server = Server::new(api, false);
+    let mut config = StreamableHttpServerConfig::default()
+        // Whoever sends a request has a key, so a name that leads here by a trick gains nothing.
+        .disable_allowed_hosts();
+    config.legacy_session_mode = false;
+    config.sse_retry = None;
+    config.sse_keep_alive = Some(app.config.bounds.comment_every);
+    config.max_request_body_bytes = bytes_max;
+    let service = StreamableHttpService::new(
+        move || Ok(server.clone()),
+        Arc::new(NeverSessionManager::default()),
+        config,
+    );
+    let request = axum::http::Request::from_parts(parts, Body::from(body));
+    let answering = async move {
+        let _room = room;
+        service.handle(request).await.map(Body::new)
+    };
+    let response = in_time(&app, answering).await;
+    as_problem(response)
+}
+
+/// Refuses what a page in a browser sends: a name that leads to this host by a trick (DNS rebinding)
+/// makes its requests look like those of the user.
+fn no_origin(parts: &Parts) -> Result<(), Problem> {
+    match parts.headers.contains_key(header::ORIGIN) {
+        false => Ok(()),
+        true => Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "origin_refused",
+            "this route serves no web page: send the request without `Origin`",
+        )),
+    }
+}
+
+/// The answer to what is no message of the protocol.
+fn malformed(body: &[u8]) -> Option<Response> {
+    let value: Value = match serde_json::from_slice(body) {
+        Ok(value) => value,
+        Err(error) => {
+            let what: String = error.to_string().chars().take(200).collect();
+            let line = format!("the body is not JSON: {what}");
+            return Some(refused(Value::Null, ErrorCode::PARSE_ERROR, &line));
+        }
+    };
+    if value.is_array() {
+        let line = "send one message in each request: batches are not supported";
+        return Some(refused(Value::Null, ErrorCode::INVALID_REQUEST, line));
+    }
+    let id = match value.get("id") {
+        Some(id @ (Value::String(_) | Value::Number(_))) => id.clone(),
+        _ => Value::Null,
+    };
+    // The value is given back to the parser: a part of what it refuses is named by no error of it.
+    let is_message = serde_json::from_slice::<ClientJsonRpcMessage>(body).is_ok();
+    (!is_message).then(|| {
+        let line = "the body is no JSON-RPC message of MCP: wrong or missing fields";
+        refused(id, ErrorCode::INVALID_REQUEST, line)
+    })
+}
+
+fn refused(id: Value, code: ErrorCode, line: &str) -> Response {
+    let error = json!({"jsonrpc": "2.0", "id": id, "error": {"code": code.0, "message": line}});
+    let media = HeaderValue::from_static("application/json");
+    let headers = [(header::CONTENT_TYPE, media)];
+    (StatusCode::BAD_REQUEST, headers, error.to_string()).into_response()
+}
+
+/// A refusal of the transport as a problem document; an answer as it is.
+fn as_problem(response: Response) -> Result<Response, Problem> {
+    let status = response.status();
+    let media = response.headers().get(header::CONTENT_TYPE);
+    let is_json = media.is_some_and(|media| media.as_bytes().starts_with(b"application/json"));
+    match status {
+        status if status.is_success() || is_json => Ok(response),
+        StatusCode::NOT_ACCEPTABLE => Err(Problem::new(
+            status,
+            "not_acceptable",
+            "send `Accept: application/json, text/event-stream`",
+        )),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => Err(Problem::new(
+            status,
+            "not_json",
+            "send a JSON body with `Content-Type: application/json`",
+        )),
+        StatusCode::BAD_REQUEST => Err(Problem::new(
+            status,
+            "malformed_request",
+            "the header `Mcp-Protocol-Version` names no version that this host knows",
+        )),
+        _ => Err(Problem::internal()),
+    }
+}
