@@ -111,6 +111,7 @@ async fn bodies_that_are_kept_to_be_sent_on_have_a_bound() {
 async fn one_tenants_requests_through_another_host_take_no_connection_of_others() {
     let mut bounds = HttpBounds::default();
     bounds.connections_per_address_max = Some(2);
+    bounds.header_within = Duration::from_secs(60); // What is held stays open meanwhile.
     let (_other, server) = within(bounds).await;
     let mut held = Vec::new();
     for _ in 0..2 {
