@@ -16,7 +16,7 @@ pub(crate) struct FanOutKeys {
 }
 
 impl FanOutKeys {
-    /// The keys of the fan-out `root`, which has so many tasks.
+    /// The keys of the fan-out `root`, which has `tasks` tasks.
     pub(crate) fn new(root: &Scope, tasks: usize) -> Self {
         let start = format!("{CHILD_KEY}{root}/0/");
         Self { start, tasks }
