@@ -3,8 +3,8 @@
 //!
 //! A terminal that becomes narrower wraps the rows of the region, or cuts them, depending on the
 //! terminal. The region counts the rows that they take now before it clears them. Terminals report
-//! a series of sizes late, so shortly after a change the region is one short row, which no size
-//! wraps.
+//! a series of sizes late, so after a change the region waits for the last one before it counts,
+//! and is then one short row for a while, which no size wraps.
 
 use std::{
     fmt::Write as _,
@@ -23,6 +23,12 @@ pub(super) const ROWS_MAX: usize = 3;
 /// How long the region stays short after the terminal has changed its size.
 const SETTLES: Duration = Duration::from_millis(800);
 
+/// How long a size has to stay the same to be the last one of a series. tmux reports within 250 ms.
+const STABLE: Duration = Duration::from_millis(300);
+
+/// Longest wait for that.
+const WAITS_MAX: Duration = Duration::from_secs(5);
+
 /// Columns of the short row.
 const SHORT: usize = 18;
 
@@ -36,7 +42,8 @@ pub(super) struct Live {
     drawn: Vec<usize>,
     /// What is on the screen, to write nothing twice.
     shown: String,
-    width: usize,
+    /// Columns and rows of the terminal at the last drawing.
+    size: (usize, usize),
     changed_at: Option<Instant>,
 }
 
@@ -50,7 +57,7 @@ impl Live {
             reflows: reflows(),
             drawn: Vec::new(),
             shown: String::new(),
-            width: size().0,
+            size: size(),
             changed_at: None,
         }
     }
@@ -65,10 +72,8 @@ impl Live {
         if !self.is_on {
             return;
         }
-        let (width, height) = size();
-        if width != self.width {
-            self.changed_at = Some(Instant::now());
-        }
+        let now = self.size_now();
+        let (width, height) = now;
         let settles = self.changed_at.is_some_and(|at| at.elapsed() < SETTLES);
         let (most, widest) = match settles {
             true => (1, SHORT),
@@ -87,13 +92,13 @@ impl Live {
             .map(|row| paint.spans(row))
             .collect::<Vec<_>>()
             .join("\u{1b}[K\r\n");
-        if shown == self.shown && width == self.width {
+        if shown == self.shown && now == self.size {
             return;
         }
         let mut text = self.back(width);
         // Without wrapping, a row is one row even if the terminal has become narrower by now.
         let _ = write!(text, "\u{1b}[?7l{shown}\u{1b}[J\u{1b}[?7h\r");
-        self.width = width;
+        self.size = now;
         self.drawn = rows.iter().map(|row| line_columns(row)).collect();
         self.shown = shown;
         self.write(&text);
@@ -104,15 +109,32 @@ impl Live {
         if self.drawn.is_empty() {
             return;
         }
-        let (width, _) = size();
-        if width != self.width {
-            self.changed_at = Some(Instant::now());
-        }
-        let text = self.back(width) + "\u{1b}[J";
-        self.width = width;
+        let now = self.size_now();
+        let text = self.back(now.0) + "\u{1b}[J";
+        self.size = now;
         self.drawn.clear();
         self.shown.clear();
         self.write(&text);
+    }
+
+    /// The size of the terminal. If it has changed since several rows were drawn, waits until it is
+    /// certain how many rows they take now: clearing too many would lose what was printed.
+    fn size_now(&mut self) -> (usize, usize) {
+        let mut now = size();
+        if now == self.size {
+            return now;
+        }
+        let noticed = Instant::now();
+        let mut since = noticed;
+        while self.drawn.len() > 1 && since.elapsed() < STABLE && noticed.elapsed() < WAITS_MAX {
+            std::thread::sleep(Duration::from_millis(10));
+            let next = size();
+            if next != now {
+                (now, since) = (next, Instant::now());
+            }
+        }
+        self.changed_at = Some(Instant::now());
+        now
     }
 
     /// Moves to the first row of the region. The cursor is at the beginning of its last one.
@@ -166,7 +188,7 @@ mod tests {
             reflows,
             drawn: drawn.to_vec(),
             shown: String::new(),
-            width: 80,
+            size: (80, 24),
             changed_at: None,
         }
     }
