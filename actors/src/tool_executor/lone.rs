@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::{
     RunResult, ToolEnvironment, ToolInvocationRequest,
@@ -59,7 +59,7 @@ pub async fn call_once(
         level,
         attempt: 0,
         began: Instant::now(),
-        turn: None,
+        turn: (!environment.traces_alone).then(Span::none),
         siblings: None,
     });
     let mut last_error = None;

@@ -4,7 +4,8 @@ use std::{
 };
 
 use callboard_actors::{
-    testing::{ManualClock, contract},
+    host::Host,
+    testing::{ManualClock, Reply, ScriptedModel, contract},
     time::Timestamp,
 };
 
@@ -535,6 +536,29 @@ async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_
     assert_eq!((count(), store.is_cleaning()), (0, true), "started again");
     store.stop().await;
     store.stop().await;
+}
+
+#[tokio::test]
+async fn a_host_that_shuts_down_stops_the_cleaner() {
+    let place = Place::new();
+    let cleaning = ArtifactSettings {
+        auto_start: true,
+        ..settings()
+    };
+    let store = Arc::new(place.open(cleaning).await);
+    let model = Reply::text("done");
+    let host = Host::builder()
+        .provider(ScriptedModel::always(model))
+        .model("m")
+        .artifacts(store.clone())
+        .build()
+        .await
+        .unwrap();
+    assert!(store.is_cleaning());
+
+    host.shutdown(Duration::ZERO).await;
+
+    assert!(!store.is_cleaning());
 }
 
 #[tokio::test(start_paused = true)]

@@ -279,6 +279,7 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
             Reply::text("done"),
         ]));
         let host = builder(&model).tools([hangs]).build().await.unwrap();
+        let log = Log::start();
 
         conversation(&host)
             .send("go")
@@ -291,6 +292,11 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
         assert_eq!(starts.load(Ordering::SeqCst), expected, "{effect:?}");
         assert_eq!(dropped.load(Ordering::SeqCst), expected);
         assert!(last_results(&model)[0].contains("Error Type: timeout\nError Code: TIMEOUT"));
+        let said = log
+            .text()
+            .matches("Tool execution timed out after 10000ms")
+            .count();
+        assert_eq!(said, expected, "{}", log.text());
     }
 }
 
@@ -381,6 +387,8 @@ async fn a_retried_call_journals_how_often_why_and_how_long() {
         .await
         .unwrap();
 
+    let log = Log::start();
+
     conversation(&host)
         .send("go")
         .await
@@ -410,6 +418,16 @@ async fn a_retried_call_journals_how_often_why_and_how_long() {
         last_error.starts_with("1: busy") && last_error.len() == 500,
         "the last failure, bounded: {last_error}"
     );
+    for line in [
+        r#"error_type="RETRY" error_message="Retrying after 1 failures" "#,
+        r#"error_type="RETRY" error_message="Retrying after 2 failures" "#,
+        "Retry 1 after: 0: busy",
+        "Retry 2 after: 1: busy",
+    ] {
+        assert!(log.text().contains(line), "{line}: {}", log.text());
+    }
+    let metrics = conversation(&host).state().await.unwrap().metrics;
+    assert_eq!((metrics.retried_calls, metrics.tool_calls), (1, 1));
     assert_eq!(
         last_results(&model),
         ["ok"],
