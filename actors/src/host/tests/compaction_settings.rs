@@ -217,7 +217,11 @@ async fn a_summary_that_fails_is_counted_and_the_summary_by_rules_stays() {
         counted.summaries == 0 && counted.summaries_failed >= 1,
         "{counted:?}"
     );
-    println!("{}", firsts.last().unwrap());
+    let first = firsts.last().unwrap();
+    assert!(
+        first.contains("## Previous Context Summary") && !first.contains("### Summary"),
+        "{first}"
+    );
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
 }
 

@@ -571,11 +571,17 @@ async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
         Reply::text("done"),
     ]));
 
+    let log = Log::start();
     let outcome = one_round(builder(&model).tool(tool)).await;
 
     let (text, is_error) = results(&model).remove(0);
     assert_eq!((outcome.text.as_str(), is_error), ("done", true));
     assert!(text.contains("Error Code: NOT_FOUND\nError Message: there is no tool named \"tol\"; the tools are: recall, tool"), "{text}");
+    let said = log.text();
+    assert!(
+        said.contains("the tool call was refused: there is no tool named \"tol\""),
+        "{said}"
+    );
 }
 
 /// Waits for an approval request and returns the id of its tool call.

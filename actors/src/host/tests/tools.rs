@@ -231,6 +231,7 @@ async fn a_panicking_tool_is_a_result_not_a_crash() {
     let calls = Reply::tool("bad", &json!({})).and_tool("good", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
     let host = builder(&model).tools([bad, good]).build().await.unwrap();
+    let log = Log::start();
 
     let outcome = conversation(&host)
         .send("go")
@@ -248,6 +249,11 @@ async fn a_panicking_tool_is_a_result_not_a_crash() {
         results[0]
     );
     assert_eq!(results[1], "fine");
+    let said = log.text();
+    assert!(
+        said.contains("the tool call failed: panicked: boom"),
+        "{said}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -484,7 +490,9 @@ async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
 #[tokio::test(start_paused = true)]
 async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
     let (tool, starts) = probe("tool", EffectClass::Pure, |_| async { Ok("again".into()) });
-    let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
+    let model = Arc::new(ScriptedModel::answering(|_, call| {
+        Reply::text(format!("step {call}")).and_tool("tool", &json!({}))
+    }));
     let limits = crate::limits::Limits {
         identical_calls_max: u32::MAX,
         ..Default::default()
@@ -509,6 +517,8 @@ async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
         (starts.load(Ordering::SeqCst), model.requests().len()),
         (25, 25)
     );
+    let steps: Vec<String> = (0..25).map(|step| format!("step {step}")).collect();
+    assert_eq!(outcome.full_text, steps.join("\n"), "the text so far");
 }
 
 fn asking(name: &str) -> (Arc<dyn Tool>, Arc<AtomicUsize>) {
