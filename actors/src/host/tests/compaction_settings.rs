@@ -158,12 +158,12 @@ async fn a_compaction_on_request_keeps_ten_rounds_unless_the_setting_says_otherw
 }
 
 /// Fills a window of 8000 tokens until the history was compacted twice, and for `more` rounds after
-/// that. Summaries come from `summary`. Returns the host, the first messages of the history after
+/// that. Summaries come from `summary`. Returns the host, its model, the first messages of the history after
 /// each round, and the slowest round.
 async fn filled(
     more: usize,
     summary: impl Fn(usize) -> Reply + Send + Sync + 'static,
-) -> (Host, Vec<String>, Duration) {
+) -> (Host, Arc<ScriptedModel>, Vec<String>, Duration) {
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let model = ScriptedModel::answering(move |request, _| {
         if request.tools.is_empty() && request.system.is_none() && request.messages.len() == 1 {
@@ -195,7 +195,7 @@ async fn filled(
         firsts.push(first.wire_str().to_owned());
         if host.0.ports.counters.read().compactions >= 2 {
             if left == 0 {
-                return (host, firsts, slowest);
+                return (host, model, firsts, slowest);
             }
             left -= 1;
         }
@@ -205,7 +205,7 @@ async fn filled(
 
 #[tokio::test(start_paused = true)]
 async fn a_summary_that_fails_is_counted_and_the_summary_by_rules_stays() {
-    let (host, firsts, slowest) = filled(0, |_| {
+    let (host, _, firsts, slowest) = filled(0, |_| {
         Reply::error(crate::ports::ProviderError::Auth {
             message: "no".into(),
         })
@@ -227,7 +227,7 @@ async fn a_summary_that_fails_is_counted_and_the_summary_by_rules_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn summaries_that_panic_leave_their_places_to_later_ones() {
-    let (host, firsts, _) = filled(150, |n| match n {
+    let (host, _, firsts, _) = filled(150, |n| match n {
         0..4 => Reply::panic(),
         _ => Reply::text("BACKGROUND SUMMARY"),
     })
@@ -246,22 +246,29 @@ async fn summaries_that_panic_leave_their_places_to_later_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_waits_for_no_summary() {
-    let (host, _, _) = filled(0, |_| {
+async fn a_shutdown_ends_the_summary_that_is_being_written() {
+    let (host, model, _, _) = filled(0, |_| {
         Reply::text("SUMMARY").after(Duration::from_secs(3600))
     })
     .await;
+    let before = model.counts();
+    assert!(
+        before.started > before.finished + before.dropped,
+        "a summary is being written: {before:?}"
+    );
     let began = tokio::time::Instant::now();
 
     host.shutdown(Duration::from_secs(10)).await;
+    model
+        .until(|counts| counts.started == counts.finished + counts.dropped)
+        .await;
 
     assert!(
         began.elapsed() < Duration::from_secs(1),
         "{:?}",
         began.elapsed()
     );
-    let counted = host.0.ports.counters.read();
-    assert_eq!((counted.summaries, counted.summaries_failed), (0, 0));
+    assert_eq!(host.0.ports.counters.read().summaries, 0);
 }
 
 /// The window has room for 7500 tokens; the prompts fill it slowly.
