@@ -555,6 +555,11 @@ pub(crate) fn nearest<'a>(given: &str, words: impl IntoIterator<Item = &'a str>)
         .map(|(_, word)| word.to_owned())
 }
 
+/// What a prompt says of the memory.
+fn memory_prompt() -> &'static str {
+    include_str!("cli/prompts/memory.md").trim_end()
+}
+
 /// The system prompt, followed by the project's own instructions if they are trusted.
 fn system_prompt(
     overrides: &Overrides,
@@ -570,11 +575,7 @@ fn system_prompt(
         .trim_end();
     // With the memory tool, the prompt asks the model to write notes before compaction removes the
     // context.
-    let memory = if remembers {
-        include_str!("cli/prompts/memory.md").trim_end()
-    } else {
-        ""
-    };
+    let memory = if remembers { memory_prompt() } else { "" };
     let base = [base, memory].join("\n");
     instructions::added(
         base.trim_end().to_owned(),
@@ -619,7 +620,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_with_a_memory_has_a_note_on_compaction_in_its_prompt() {
+    fn a_prompt_with_a_memory_has_a_note_on_compaction() {
         let overrides = Overrides::default();
         let nowhere = Path::new("/nowhere");
 

@@ -364,11 +364,7 @@ fn system(tenant: &TenantSection, remembers: bool, notes: &mut Vec<String>) -> O
         .map(|text| text.trim_end().to_owned())
         .collect();
     if remembers {
-        parts.push(
-            include_str!("../cli/prompts/memory.md")
-                .trim_end()
-                .to_owned(),
-        );
+        parts.push(super::memory_prompt().to_owned());
     }
     let text = parts.join("\n");
     let text = match &tenant.workspace {

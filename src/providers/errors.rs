@@ -341,7 +341,10 @@ mod tests {
             (500, server(500)),
             (529, server(529)),
         ] {
-            assert_eq!(refused(status, &[], body), expected);
+            let error = refused(status, &[], body);
+            assert_eq!(error, expected);
+            let is_retried = matches!(status, 408 | 409 | 429 | 500..);
+            assert_eq!(error.is_retryable(), is_retried, "{status}");
         }
     }
 

@@ -139,6 +139,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_kind_of_block_is_flat() {
+        let of = |wire: serde_json::Value| {
+            let wire = wire.to_string();
+            let message = Message::from_wire(wire.as_bytes()).unwrap();
+            let message = StandardMessage::new(&message, Timestamp(0), [0; 16]);
+            message.to_debug_dict("1.9")["content"].take()
+        };
+
+        let asked = of(json!({"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "c2ln"},
+            {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 2}},
+        ]}));
+        let answered = of(json!({"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "42"}]},
+            {"type": "tool_result", "tool_use_id": "t2", "content": "no", "is_error": true},
+        ]}));
+
+        assert_eq!(
+            asked,
+            json!([
+                {"type": "thinking", "thinking": "hm"},
+                {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 2}},
+            ])
+        );
+        assert_eq!(
+            answered,
+            json!([
+                {"type": "tool_result", "tool_use_id": "t1", "content": "42", "is_error": false},
+                {"type": "tool_result", "tool_use_id": "t2", "content": "no", "is_error": true},
+            ])
+        );
+    }
+
+    #[test]
     fn the_debug_form_names_everything_and_leaves_out_what_is_not_there() {
         let mut message = StandardMessage::new(&Message::user("hello"), Timestamp(0), [0xff; 16]);
         assert_eq!(

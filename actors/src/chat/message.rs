@@ -464,6 +464,33 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_result_is_text_or_blocks_and_no_error_unless_it_says_so() {
+        let wire = r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"a","is_error":true},{"type":"tool_result","tool_use_id":"t2","content":[{"type":"text","text":"b"},{"type":"text","text":"c"}]}]}"#;
+
+        let message = Message::from_wire(wire.as_bytes()).unwrap();
+
+        let results: Vec<_> = message
+            .blocks()
+            .iter()
+            .map(|block| match block {
+                ContentBlock::ToolResult(result) => (
+                    result.tool_use_id.clone(),
+                    result.content.text().into_owned(),
+                    result.is_error,
+                ),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(
+            results,
+            [
+                ("t1".to_owned(), "a".to_owned(), true),
+                ("t2".to_owned(), "b\nc".to_owned(), false)
+            ]
+        );
+    }
+
+    #[test]
     fn a_count_is_kept_for_the_way_it_was_counted() {
         let message = Message::user("Hello");
 

@@ -38,7 +38,7 @@ pub(crate) use round::output::{OUTPUT_CODE, instruction, json_in};
 pub(crate) use run::fork::{read_debug, read_entries, read_fork, read_rounds, read_transcript};
 pub(crate) use run::load::{load, spent_by};
 pub use setup::skill_registry::SkillRegistry;
-pub use setup::toolset::{ToolSummary, Toolset, ToolsetError, first_sentence};
+pub use setup::toolset::{Toolset, ToolsetError, first_sentence};
 pub use setup::{Ports, Setup};
 pub(crate) use store_health::UNATTENDED;
 pub use store_health::{StoreHealth, StoreOutage};

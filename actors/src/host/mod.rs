@@ -142,17 +142,20 @@ impl Host {
     }
 
     /// The environment in which a conversation's tools run, for calls without a model
-    /// ([`crate::tool_executor::call_once`]).
+    /// ([`crate::tool_executor::call_once`]). Whether those calls are traced is drawn here, once,
+    /// as for a round.
     pub fn environment(&self, scope: &Scope) -> ToolEnvironment {
         let tenant = self.0.tenants.get(&scope.tenant);
-        let resources = self.setup_of(&scope.tenant).resources.clone();
-        let tools = tenant.tools().clone();
+        let setup = self.setup_of(&scope.tenant);
+        let entropy = &self.0.ports.entropy;
+        let traces = setup.trace_sampling.samples(|| entropy.fraction());
         ToolEnvironment::new(
-            resources,
-            tools,
+            setup.resources.clone(),
+            tenant.tools().clone(),
             scope.clone(),
             self.0.ports.counters.clone(),
         )
+        .traces_alone(traces)
     }
 
     /// Configures a tenant, or changes its configuration. Quotas and budget apply from the next
@@ -292,15 +295,19 @@ impl Host {
     }
 
     /// Shuts the host down. No new round begins; open rounds have `within` to end and are
-    /// interrupted after it. Then the resources behind tools and the store are closed. Returns how
+    /// interrupted after it. Then the resources behind tools and the stores are closed. Returns how
     /// many conversations were awake when the shutdown began.
     pub async fn shutdown(&self, within: Duration) -> usize {
         let awake = self.0.directory.drain(Instant::now() + within).await;
-        // Conversations first, then what they use: watchers, the tools' resources, the store, the
-        // actors.
+        // Conversations first, then what they use: watchers, the tools' resources and artifacts,
+        // the store, the actors.
         self.0.directory.stopped().cancel(); // Watchers have all events now.
         let closing = futures_util::future::join_all(
-            self.0.resources.iter().map(|resource| resource.close()),
+            (self.0.resources.iter().map(|resource| resource.close())).chain([self
+                .0
+                .resolver
+                .artifacts
+                .close()]),
         );
         if tokio::time::timeout(RESOURCES_CLOSE_MAX, closing)
             .await

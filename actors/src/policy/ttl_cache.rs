@@ -20,17 +20,6 @@ pub(crate) struct TtlCacheConfig {
     pub bytes_max: usize,
 }
 
-/// 1000 entries, 64 MiB, one hour.
-impl Default for TtlCacheConfig {
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(3600),
-            entries_max: 1000,
-            bytes_max: 64 * 1024 * 1024,
-        }
-    }
-}
-
 /// Keys and values with a time to live. The cache never exceeds its limits, not even during an
 /// insertion: expired entries are removed first, then those that were set longest ago.
 #[derive(Debug, Clone)]

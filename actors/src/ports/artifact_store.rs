@@ -174,6 +174,15 @@ pub trait ArtifactStore: Send + Sync + 'static {
     /// # Errors
     /// [`ArtifactError::Unavailable`].
     fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>>;
+
+    /// Ends the store's own work in the background, such as its clean-up. The host calls it on
+    /// shutdown and waits for a limited time. Default: there is none.
+    ///
+    /// # Cancel safety
+    /// The future may be dropped at the end of that time.
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 #[cfg(test)]

@@ -74,9 +74,6 @@ pub enum ActivationError {
     /// The skill is already active. Holds the path from the first skill to the repeated one.
     #[error("Circular dependency detected: {0}")]
     Circular(String),
-    /// The request is nested too deeply. Holds the limit.
-    #[error("Maximum skill activation depth ({0}) exceeded")]
-    Depth(u32),
     /// The request is nested too deeply for this skill.
     #[error("Maximum skill activation depth ({max_depth}) exceeded for {skill}")]
     DepthOf {

@@ -342,18 +342,6 @@ mod tests {
     }
 
     #[test]
-    fn a_level_changes_the_form_only() {
-        let value = json!([{ "id": 1 }]);
-        let before = value.clone();
-
-        for level in [Brief, Standard, Full] {
-            let _ = format(&value, level);
-        }
-
-        assert_eq!(value, before);
-    }
-
-    #[test]
     fn summaries_read_as_specified() {
         let check = |value: Value, expected: &str| assert_eq!(summary(&value), expected);
 

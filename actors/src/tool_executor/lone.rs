@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, Span};
 
 use super::{
     RunResult, ToolEnvironment, ToolInvocationRequest,
@@ -60,7 +60,7 @@ pub async fn call_once(
         attempt: 0,
         ran_ms: 0,
         waited_ms: Arc::default(),
-        turn: None,
+        turn: (!environment.traces_alone).then(Span::none),
         siblings: None,
     });
     let mut last_error = None;

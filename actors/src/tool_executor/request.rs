@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::{
     chat::RawJson,
     ids::{Scope, sha256_hex},
-    limits::{JSON_DEPTH_MAX, TOOL_INPUT_BYTES_MAX},
+    limits::JSON_DEPTH_MAX,
     policy::ToolRetryPolicy,
     ports::{CachePolicy, PermissionLevel, TOOL_TIMEOUT, ToolSpec},
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
@@ -103,17 +103,6 @@ impl fmt::Debug for ToolInvocationRequest {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// The arguments are larger than the limit.
-    #[error("the arguments have {size} bytes, and at most {max} are taken")]
-    TooLarge {
-        /// Bytes of the JSON text.
-        size: usize,
-        /// The limit, in bytes.
-        max: usize,
-    },
-    /// The arguments are not a JSON object.
-    #[error("the arguments are not a JSON object")]
-    NotAnObject,
     /// The idempotency key is empty or too long.
     #[error("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")]
     Key,
@@ -232,30 +221,6 @@ impl ToolInvocationRequest {
     pub fn cache_policy(mut self, policy: CachePolicy) -> Self {
         self.cache_policy = policy;
         self
-    }
-
-    /// Checks that the arguments are a JSON object of at most [`TOOL_INPUT_BYTES_MAX`] bytes.
-    ///
-    /// # Errors
-    /// [`RequestError`]; converted to a [`ToolError`] it is `invalid_parameters`.
-    pub fn check(&self) -> Result<(), RequestError> {
-        self.check_within(TOOL_INPUT_BYTES_MAX)
-    }
-
-    /// As [`ToolInvocationRequest::check`], with another limit.
-    ///
-    /// # Errors
-    /// As [`ToolInvocationRequest::check`].
-    pub fn check_within(&self, max: usize) -> Result<(), RequestError> {
-        let size = self.parameters.as_str().len();
-        if size > max {
-            return Err(RequestError::TooLarge { size, max });
-        }
-        if self.parameters.is_object() {
-            Ok(())
-        } else {
-            Err(RequestError::NotAnObject)
-        }
     }
 
     /// The output level of this call, in order of precedence: its own, the tool's, BRIEF when the
@@ -455,35 +420,6 @@ mod tests {
                 "{missing}"
             );
         }
-    }
-
-    #[test]
-    fn ten_mebibytes_of_arguments_are_taken_and_a_byte_more_is_not() {
-        let of = |bytes: usize| {
-            request(&format!(
-                "{{\"k\":\"{}\"}}",
-                "x".repeat(bytes - "{\"k\":\"\"}".len())
-            ))
-        };
-
-        assert_eq!(of(TOOL_INPUT_BYTES_MAX).check(), Ok(()));
-        let refused = of(TOOL_INPUT_BYTES_MAX + 1).check().unwrap_err();
-        assert_eq!(
-            refused,
-            RequestError::TooLarge {
-                size: TOOL_INPUT_BYTES_MAX + 1,
-                max: TOOL_INPUT_BYTES_MAX
-            }
-        );
-        assert_eq!(
-            ToolError::from(refused).kind,
-            ToolErrorType::InvalidParameters
-        );
-        assert_eq!(
-            of(20).check_within(19),
-            Err(RequestError::TooLarge { size: 20, max: 19 })
-        );
-        assert_eq!(request("[]").check(), Err(RequestError::NotAnObject));
     }
 
     #[test]

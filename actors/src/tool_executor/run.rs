@@ -67,6 +67,8 @@ pub struct ToolEnvironment {
     /// The host's counters.
     pub counters: Arc<Counters>,
     pub(super) caller: Arc<str>,
+    /// Whether calls outside of a round have spans.
+    pub(super) traces_alone: bool,
 }
 
 impl ToolEnvironment {
@@ -89,7 +91,15 @@ impl ToolEnvironment {
             owner,
             counters,
             caller,
+            traces_alone: true,
         }
+    }
+
+    /// Sets whether calls outside of a round have spans. Default: true. Inside a round, the round
+    /// decides.
+    pub(crate) fn traces_alone(mut self, traces: bool) -> Self {
+        self.traces_alone = traces;
+        self
     }
 
     /// An environment that shares nothing and provides nothing.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Starts the span `tool.{name}` below the round's span; a disabled span if the round is not
-/// sampled. A call outside of a round starts a new trace.
+/// sampled. A call outside of a round starts a new trace, unless its environment has none.
 pub(super) fn begin(run: &Run) -> Span {
     if run.turn.as_ref().is_some_and(Span::is_none) {
         return Span::none();

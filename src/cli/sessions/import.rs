@@ -200,27 +200,29 @@ fn parse(text: &str) -> Result<Parsed, Failure> {
         .hint("`callboard sessions export` writes one")
     };
     let mut version = SchemaVersion::LATEST;
-    let (named, raw, rounds): (_, Vec<Box<RawValue>>, Vec<serde_json::Value>) =
-        if text.trim_start().starts_with('[') {
-            (None, serde_json::from_str(text).map_err(wrong)?, Vec::new())
-        } else {
-            let export: Exported = serde_json::from_str(text).map_err(wrong)?;
-            if export.format != FORMAT || export.version > VERSION {
-                let found = format!("{} version {}", export.format, export.version);
-                return Err(Failure::work(format!(
-                    "this is {found}; this program reads {FORMAT} up to version {VERSION}"
-                )));
-            }
-            if let Some(word) = export.schema_version {
-                let latest = SchemaVersion::LATEST;
-                version = readable(&word).ok_or_else(|| {
+    let (named, raw, rounds): (_, Vec<Box<RawValue>>, Vec<serde_json::Value>) = if text
+        .trim_start()
+        .starts_with('[')
+    {
+        (None, serde_json::from_str(text).map_err(wrong)?, Vec::new())
+    } else {
+        let export: Exported = serde_json::from_str(text).map_err(wrong)?;
+        if export.format != FORMAT || export.version > VERSION {
+            let found = format!("{} version {}", export.format, export.version);
+            return Err(Failure::work(format!(
+                "this is {found}; this program reads {FORMAT} up to version {VERSION}"
+            )));
+        }
+        if let Some(word) = export.schema_version {
+            let latest = SchemaVersion::LATEST;
+            version = readable(&word).ok_or_else(|| {
                     Failure::work(format!(
-                        "its messages have schema version {word}; this program reads up to {latest}"
+                        "its messages have schema version {word}: Cannot migrate from {word} to {latest}"
                     ))
                 })?;
-            }
-            (export.conversation_id, export.messages, export.rounds)
-        };
+        }
+        (export.conversation_id, export.messages, export.rounds)
+    };
     let messages = raw.iter().enumerate().map(|(index, raw)| {
         Message::from_wire(raw.get().as_bytes())
             .map_err(|error| Failure::work(format!("message {index}: {error}")))

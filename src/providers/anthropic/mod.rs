@@ -242,3 +242,18 @@ impl LlmProvider for Anthropic {
         Ok(convert::request(request).joined())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_two_hundred_thousand_tokens_unless_it_is_set() {
+        let built = || Anthropic::builder("sk-test-not-a-real-key");
+        let usual = built().build().unwrap();
+        let set = built().context_window(6000).build().unwrap();
+
+        let window = |provider: &Anthropic| provider.capabilities("unknown").context_window;
+        assert_eq!((window(&usual), window(&set)), (200_000, 6000));
+    }
+}

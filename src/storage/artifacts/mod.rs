@@ -370,6 +370,10 @@ impl ArtifactStore for FileArtifacts {
     fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>> {
         Box::pin(self.work(move |inner| inner.clean(max_age, &CancellationToken::new())))
     }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.stop())
+    }
 }
 
 #[cfg(test)]

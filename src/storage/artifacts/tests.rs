@@ -4,7 +4,8 @@ use std::{
 };
 
 use callboard_actors::{
-    testing::{ManualClock, contract},
+    host::Host,
+    testing::{ManualClock, Reply, ScriptedModel, contract},
     time::Timestamp,
 };
 
@@ -537,6 +538,29 @@ async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_
     store.stop().await;
 }
 
+#[tokio::test]
+async fn a_host_that_shuts_down_stops_the_cleaner() {
+    let place = Place::new();
+    let cleaning = ArtifactSettings {
+        auto_start: true,
+        ..settings()
+    };
+    let store = Arc::new(place.open(cleaning).await);
+    let model = Reply::text("done");
+    let host = Host::builder()
+        .provider(ScriptedModel::always(model))
+        .model("m")
+        .artifacts(store.clone())
+        .build()
+        .await
+        .unwrap();
+    assert!(store.is_cleaning());
+
+    host.shutdown(Duration::ZERO).await;
+
+    assert!(!store.is_cleaning());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_clean_up_that_fails_does_not_end_the_schedule() {
     let place = Place::new();
@@ -557,6 +581,48 @@ async fn a_clean_up_that_fails_does_not_end_the_schedule() {
     tokio::time::sleep(Duration::from_secs(3600)).await;
 
     assert_eq!(files(&place.root()).len(), 0);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_removed_does_not_stop_the_rest() {
+    let place = Place::new();
+    let owner = owner("t", "c");
+    let store = place.open(settings()).await;
+    let mut kept = Vec::new();
+    for content in [b"one", b"two", b"six"] {
+        kept.push(put(&store, &owner, content).await);
+    }
+    let paths: Vec<PathBuf> = kept.iter().map(|id| content_of(&place, id)).collect();
+    for stuck in &paths[..2] {
+        fs::remove_file(stuck).unwrap();
+        fs::create_dir(stuck).unwrap();
+        fs::write(stuck.join("x"), "").unwrap();
+    }
+    place.clock.advance_ms(1001);
+
+    let cleaned = store.cleanup(Duration::from_secs(1)).await.unwrap();
+
+    assert_eq!(cleaned.removed, 1);
+    assert_eq!(
+        paths.iter().map(|path| path.exists()).collect::<Vec<_>>(),
+        [true, true, false]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clean_up_that_does_not_end_is_waited_for_five_seconds() {
+    let place = Place::new();
+    let store = place.open(settings()).await;
+    let workers = u32::try_from(FILE_WORKERS).unwrap();
+    let _busy = store.inner.workers.acquire_many(workers).await.unwrap();
+    store.start();
+    tokio::task::yield_now().await;
+    let began = tokio::time::Instant::now();
+
+    store.stop().await;
+
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+    assert!(!store.is_cleaning());
 }
 
 #[tokio::test(start_paused = true)]

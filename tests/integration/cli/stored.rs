@@ -260,13 +260,16 @@ fn records_of_rounds_that_do_not_fit_are_rebuilt() {
         "messages": [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "yes"}],
         "rounds": [{"start": 1}],
     });
-    let newer = json!({"format": "callboard.session", "version": 1, "schema_version": "2.0", "messages": []});
+    let of_version = |version: &str| json!({"format": "callboard.session", "version": 1, "schema_version": version, "messages": []});
 
     let imported = home
         .run_with_input(&["sessions", "import", "-"], &export.to_string())
         .well()
         .json();
-    let refused = home.run_with_input(&["sessions", "import", "-"], &newer.to_string());
+    let [newer, first] = ["2.0", "1.0"].map(|version| {
+        let export = of_version(version).to_string();
+        home.run_with_input(&["sessions", "import", "-"], &export)
+    });
 
     assert!(
         imported["repairs"][0]["what"]
@@ -284,11 +287,46 @@ fn records_of_rounds_that_do_not_fit_are_rebuilt() {
         ),
         (Some("hello"), Some(0), true)
     );
-    assert!(
-        refused.code == Some(1) && refused.err.contains("schema version 2.0"),
-        "{}",
-        refused.err
-    );
+    for (refused, why) in [
+        (newer, "Cannot migrate from 2.0 to 1.9"),
+        (first, "Cannot migrate from 1.0 to 1.9"),
+    ] {
+        assert!(
+            refused.code == Some(1) && refused.err.contains(why),
+            "{}",
+            refused.err
+        );
+    }
+}
+
+#[test]
+fn rounds_of_an_older_export_are_migrated() {
+    let home = Home::new();
+    home.run(&["run", "--session", "one", "Where is RETRY_CAP_MS?"])
+        .well();
+    let mut export = home.run(&["sessions", "export", "one"]).well().json();
+    let calls = export["rounds"][0]["tool_metrics"].as_array_mut().unwrap();
+    assert!(!calls.is_empty());
+    for call in calls {
+        call["output_level"] = json!("full");
+    }
+    let levels_of = |version: &str| -> Vec<String> {
+        let mut older = export.clone();
+        older["schema_version"] = json!(version);
+        let import = ["sessions", "import", "-", "--session", "two", "--replace"];
+        let imported = home.run_with_input(&import, &older.to_string()).well();
+        assert_eq!(imported.json()["repairs"], json!([]), "{version}");
+        let export = home.run(&["sessions", "export", "two"]).well().json();
+        assert_eq!(export["schema_version"], "1.9");
+        let calls = export["rounds"][0]["tool_metrics"].as_array().unwrap();
+        let level = |call: &serde_json::Value| call["output_level"].as_str().unwrap().to_owned();
+        calls.iter().map(level).collect()
+    };
+
+    let [before, since] = ["1.4", "1.5"].map(levels_of);
+
+    assert!(before.iter().all(|level| level == "standard"), "{before:?}");
+    assert!(since.iter().all(|level| level == "full"), "{since:?}");
 }
 
 #[test]

@@ -274,6 +274,7 @@ fn tools_are_listed_and_shown_with_their_schema() {
         "all built-in tools but `bash`, which needs a sandbox"
     );
     for tool in list.as_array().unwrap() {
+        assert_eq!(tool["source"], "built_in", "{}", tool["name"]);
         for key in [
             "input_schema",
             "effect",

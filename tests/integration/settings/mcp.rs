@@ -34,9 +34,12 @@ fn offered(home: &Home) -> (Vec<String>, Ran) {
     let tools = listed.json();
     let names = tools.as_array().unwrap().iter();
     let names = names
-        .filter_map(|tool| tool["name"].as_str())
-        .filter(|name| name.starts_with("peer__"))
-        .map(str::to_owned)
+        .filter_map(|tool| Some((tool["name"].as_str()?, &tool["source"])))
+        .filter(|(name, _)| name.starts_with("peer__"))
+        .map(|(name, source)| {
+            assert_eq!(*source, serde_json::json!({"mcp": "peer"}), "{name}");
+            name.to_owned()
+        })
         .collect();
     (names, listed)
 }

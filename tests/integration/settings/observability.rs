@@ -53,6 +53,17 @@ async fn what_the_configuration_switches_off_is_not_sent() {
         never.endpoint
     ));
 
+    let alone = |sampling: &str, collector: &Collector| {
+        let endpoint = &collector.endpoint;
+        let home = home(&format!(
+            "[observability]\notlp_endpoint = \"{endpoint}\"\ntrace_sampling = \"{sampling}\"\n"
+        ));
+        home.run(&["tools", "call", "file_list", "{}"]).well();
+    };
+    let [traced, untraced] = [Collector::start().await, Collector::start().await];
+    alone("always", &traced);
+    alone("never", &untraced);
+
     let seen = |collector: &Collector| {
         (
             !collector.spans().0.is_empty(),
@@ -63,6 +74,8 @@ async fn what_the_configuration_switches_off_is_not_sent() {
     assert_eq!(seen(&no_metrics), (true, false));
     assert_eq!(seen(&unsampled), (true, true));
     assert_eq!(seen(&never), (false, true));
+    assert_eq!(seen(&traced), (true, true), "a call without a round");
+    assert_eq!(seen(&untraced), (false, true), "a call without a round");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -120,7 +120,9 @@ async fn a_tenants_provider_is_asked_for_its_model_in_its_way() {
     );
     assert_eq!(asked["output_config"]["effort"], "high");
     assert_eq!(asked["thinking"]["budget_tokens"], 2000);
-    assert!(asked["system"].to_string().contains("Speak up."), "{asked}");
+    let system = asked["system"].to_string();
+    assert!(system.contains("Speak up."), "{asked}");
+    assert!(!system.contains("compacted"), "it has no memory: {asked}");
     let offered: Vec<&Value> = asked["tools"]
         .as_array()
         .unwrap()
@@ -162,8 +164,11 @@ async fn the_memory_of_a_tenant_is_shared_where_its_section_says_so() {
         of.say("one", "go").await;
         of.say("two", "go").await;
 
-        let seen = model.requests().pop().unwrap().json()["messages"].to_string();
+        let asked = model.requests().pop().unwrap().json();
+        let seen = asked["messages"].to_string();
         assert_eq!(seen.contains("remember this"), shared, "{scope}: {seen}");
+        let system = asked["system"].to_string();
+        assert!(system.contains("can be compacted at any time"), "{system}");
     }
 }
 

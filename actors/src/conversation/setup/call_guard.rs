@@ -94,17 +94,28 @@ impl CallGuard {
     }
 }
 
+/// A call that does not run. Calls that run log their failures at their end.
+fn refused(name: &str, error: ToolError) -> CallCheck {
+    let why: String = error.message.chars().take(200).collect();
+    tracing::debug!(
+        tool = name,
+        error = error.kind.as_str(),
+        "the tool call was refused: {why}"
+    );
+    CallCheck::Refused(error)
+}
+
 impl CallPolicy for CallGuard {
     fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
-        self.try_check(name, input)
-            .unwrap_or_else(CallCheck::Refused)
+        let checked = self.try_check(name, input);
+        checked.unwrap_or_else(|error| refused(name, error))
     }
 
     fn check_client_call(&self, tool: &ToolDefinition, input: &RawJson) -> CallCheck {
         let spec = ToolSpec::client(tool);
         match self.hooked(&spec, input) {
             Ok(replaced) => CallCheck::client(spec, replaced),
-            Err(error) => CallCheck::Refused(error),
+            Err(error) => refused(&tool.name, error),
         }
     }
 

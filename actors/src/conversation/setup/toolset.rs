@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     chat::{RawJson, ToolDefinition, is_tool_name},
     limits::TOOL_INPUT_BYTES_MAX,
-    ports::{SchemaCheck, Schemas, Tool, ToolSource, ToolSpec},
+    ports::{SchemaCheck, Schemas, Tool, ToolSpec},
     tool::{OutputLevel, ToolError},
 };
 
@@ -30,6 +30,8 @@ struct Known {
     tool: Arc<dyn Tool>,
     spec: Arc<ToolSpec>,
     schema: Option<Arc<dyn SchemaCheck>>,
+    /// Whether models may choose the output level of a call.
+    has_levels: bool,
 }
 
 /// Why a set of tools was refused.
@@ -50,17 +52,6 @@ pub enum ToolsetError {
         /// What is wrong with the schema.
         why: String,
     },
-}
-
-/// A tool in a list of tools.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolSummary {
-    /// The name that models call the tool by.
-    pub name: String,
-    /// The first sentence of the description.
-    pub summary: String,
-    /// Where the tool comes from: built in, an MCP server, or the application.
-    pub source: ToolSource,
 }
 
 /// Arguments that passed all checks, in normalized form.
@@ -97,11 +88,15 @@ impl Toolset {
                 name: name.clone(),
                 why,
             })?;
-            definitions.push(offered(&spec));
-            if by_name
-                .insert(name.clone(), Known { tool, spec, schema })
-                .is_some()
-            {
+            let has_levels = spec.returns_data && !declares_level(&spec);
+            definitions.push(offered(&spec, has_levels));
+            let known = Known {
+                tool,
+                spec,
+                schema,
+                has_levels,
+            };
+            if by_name.insert(name.clone(), known).is_some() {
                 return Err(ToolsetError::SameName(name));
             }
         }
@@ -143,15 +138,6 @@ impl Toolset {
             .map(|definition| definition.name.as_str())
     }
 
-    /// The tools with their first sentences and sources, in order.
-    pub fn summaries(&self) -> impl Iterator<Item = ToolSummary> {
-        self.specs().map(|spec| ToolSummary {
-            name: spec.name().to_owned(),
-            summary: first_sentence(&spec.definition.description).to_owned(),
-            source: spec.source.clone(),
-        })
-    }
-
     /// The tool of that name.
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Tool>> {
         self.by_name.get(name).map(|known| &known.tool)
@@ -187,7 +173,7 @@ impl Toolset {
         name: &str,
         input: &RawJson,
     ) -> Result<CheckedArguments, ToolError> {
-        let Some(Known { tool, spec, schema }) = self.by_name.get(name) else {
+        let Some(known) = self.by_name.get(name) else {
             return Err(self.unknown(name));
         };
         if input.as_str().len() > TOOL_INPUT_BYTES_MAX {
@@ -197,20 +183,20 @@ impl Toolset {
             );
             return Err(ToolError::invalid(message));
         }
-        let (level, without_level) = if spec.returns_data {
+        let (level, without_level) = if known.has_levels {
             take_level(input)?
         } else {
             (None, None)
         };
         let given = without_level.as_ref().unwrap_or(input);
-        if let Some(schema) = schema {
+        if let Some(schema) = &known.schema {
             let value: Value = given.parse().map_err(|error| {
                 ToolError::invalid(format!("the arguments are no JSON: {error}"))
             })?;
             schema.check(&value)?;
         }
-        tool.check(given)?;
-        let resolved = tool.resolve(given);
+        known.tool.check(given)?;
+        let resolved = known.tool.resolve(given);
         Ok(CheckedArguments {
             input: resolved.or(without_level),
             level,
@@ -237,11 +223,24 @@ fn take_level(input: &RawJson) -> Result<(Option<OutputLevel>, Option<RawJson>),
     Ok((level, Some(rest)))
 }
 
-/// The definition that models see: the declared one, plus the output level if the tool returns
-/// data.
-fn offered(spec: &ToolSpec) -> ToolDefinition {
+/// Whether the tool has an argument of its own by the name of the output level, as tools of MCP
+/// servers may. It is the tool's then.
+fn declares_level(spec: &ToolSpec) -> bool {
+    spec.definition
+        .input_schema
+        .parse::<Map<String, Value>>()
+        .is_ok_and(|schema| {
+            schema
+                .get("properties")
+                .is_some_and(|properties| properties.get(LEVEL).is_some())
+        })
+}
+
+/// The definition that models see: the declared one, plus the output level if models may choose
+/// it.
+fn offered(spec: &ToolSpec, has_levels: bool) -> ToolDefinition {
     let mut definition = spec.definition.clone();
-    if !spec.returns_data {
+    if !has_levels {
         return definition;
     }
     let Ok(mut schema) = definition.input_schema.parse::<Map<String, Value>>() else {
@@ -253,7 +252,7 @@ fn offered(spec: &ToolSpec) -> ToolDefinition {
         "description": "How much of the result to show. Without it: what suits the tool and the room that is left.",
     });
     if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
-        properties.entry(LEVEL).or_insert(level);
+        properties.insert(LEVEL.to_owned(), level);
     }
     if let Ok(with_level) = RawJson::of(&schema) {
         definition.input_schema = with_level;
@@ -352,24 +351,6 @@ mod tests {
         assert_eq!(
             schema,
             json!({ "type": "object", "properties": { "path": { "type": "string" } } })
-        );
-    }
-
-    #[test]
-    fn summaries_say_where_a_tool_comes_from() {
-        let summaries: Vec<_> = three()
-            .summaries()
-            .map(|tool| (tool.name, tool.summary, tool.source))
-            .collect();
-
-        let summary = |name: &str, source| (name.to_owned(), format!("Does {name}."), source);
-        assert_eq!(
-            summaries,
-            [
-                summary("z", ToolSource::BuiltIn),
-                summary("srv__b", ToolSource::Mcp("srv".to_owned())),
-                summary("a", ToolSource::Custom),
-            ]
         );
     }
 

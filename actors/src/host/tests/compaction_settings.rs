@@ -157,6 +157,120 @@ async fn a_compaction_on_request_keeps_ten_rounds_unless_the_setting_says_otherw
     assert_eq!(compacted(60, usual()).await.rounds, 10);
 }
 
+/// Fills a window of 8000 tokens until the history was compacted twice, and for `more` rounds after
+/// that. Summaries come from `summary`. Returns the host, its model, the first messages of the history after
+/// each round, and the slowest round.
+async fn filled(
+    more: usize,
+    summary: impl Fn(usize) -> Reply + Send + Sync + 'static,
+) -> (Host, Arc<ScriptedModel>, Vec<String>, Duration) {
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let model = ScriptedModel::answering(move |request, _| {
+        if request.tools.is_empty() && request.system.is_none() && request.messages.len() == 1 {
+            return summary(asked.fetch_add(1, Ordering::SeqCst));
+        }
+        Reply::text("fine ".repeat(60)).after(Duration::from_millis(10))
+    });
+    let capabilities = crate::ports::Capabilities {
+        context_window: 8000,
+        output_max: 500,
+        ..LlmProvider::capabilities(&model, "m")
+    };
+    let model = Arc::new(model.capabilities(capabilities));
+    let settings = CompactionSettings {
+        max_cost_per_hour: 100.0,
+        ..usual()
+    };
+    let built = builder(&model).system("s").compaction(settings).build();
+    let host = built.await.unwrap();
+    let (mut firsts, mut slowest, mut left) = (Vec::new(), Duration::ZERO, more);
+    for round in 0..400 {
+        let began = tokio::time::Instant::now();
+        let prompt = format!("{round} {}", "words of a person ".repeat(12));
+        let mut reply = conversation(&host).send(prompt).await.unwrap();
+        reply.outcome().await.unwrap();
+        slowest = slowest.max(began.elapsed());
+        tokio::time::sleep(Duration::from_secs(1)).await; // Time for the summaries.
+        let first = conversation(&host).messages().await.unwrap().swap_remove(0);
+        firsts.push(first.wire_str().to_owned());
+        if host.0.ports.counters.read().compactions >= 2 {
+            if left == 0 {
+                return (host, model, firsts, slowest);
+            }
+            left -= 1;
+        }
+    }
+    panic!("never compacted twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summary_that_fails_is_counted_and_the_summary_by_rules_stays() {
+    let (host, _, firsts, slowest) = filled(0, |_| {
+        Reply::error(crate::ports::ProviderError::Auth {
+            message: "no".into(),
+        })
+    })
+    .await;
+
+    let counted = host.0.ports.counters.read();
+    assert!(
+        counted.summaries == 0 && counted.summaries_failed >= 1,
+        "{counted:?}"
+    );
+    let first = firsts.last().unwrap();
+    assert!(
+        first.contains("## Previous Context Summary") && !first.contains("### Summary"),
+        "{first}"
+    );
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn summaries_that_panic_leave_their_places_to_later_ones() {
+    let (host, _, firsts, _) = filled(150, |n| match n {
+        0..4 => Reply::panic(),
+        _ => Reply::text("BACKGROUND SUMMARY"),
+    })
+    .await;
+
+    let counted = host.0.ports.counters.read();
+    assert!(
+        counted.summaries_failed >= 3 && counted.summaries >= 1,
+        "{counted:?}"
+    );
+    assert!(
+        firsts
+            .iter()
+            .any(|first| first.contains("BACKGROUND SUMMARY"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_ends_the_summary_that_is_being_written() {
+    let (host, model, _, _) = filled(0, |_| {
+        Reply::text("SUMMARY").after(Duration::from_secs(3600))
+    })
+    .await;
+    let before = model.counts();
+    assert!(
+        before.started > before.finished + before.dropped,
+        "a summary is being written: {before:?}"
+    );
+    let began = tokio::time::Instant::now();
+
+    host.shutdown(Duration::from_secs(10)).await;
+    model
+        .until(|counts| counts.started == counts.finished + counts.dropped)
+        .await;
+
+    assert!(
+        began.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(host.0.ports.counters.read().summaries, 0);
+}
+
 /// The window has room for 7500 tokens; the prompts fill it slowly.
 #[tokio::test(start_paused = true)]
 async fn a_context_is_compacted_from_the_trigger_down_to_the_target() {

@@ -443,28 +443,108 @@ async fn an_output_level_is_the_calls_own_and_no_argument_of_the_tool() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_argument_of_the_tool_that_is_named_like_the_level_is_the_tools() {
+    let level = json!({ "type": "string", "enum": ["quiet", "verbose"] });
+    let schema = json!({ "type": "object", "properties": { "output_level": level } });
+    let tool = FnTool::raw(
+        "own",
+        "Says what it got.",
+        &schema,
+        |arguments: Value, _| async move { Ok(arguments.to_string()) },
+        None,
+    );
+    let tool = Arc::new(tool.declare(|spec| spec.read_only().returns_data()));
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("own", &json!({ "output_level": "verbose" }))
+            .and_tool("own", &json!({ "output_level": "full" })),
+        Reply::text("done"),
+    ]));
+
+    one_round(builder(&model).tool(tool)).await;
+
+    let got = |level: &str| (format!(r#"{{"output_level":"{level}"}}"#), false);
+    assert_eq!(results(&model), [got("verbose"), got("full")]);
+    let offered = &model.last_request().unwrap().tools[0].input_schema;
+    let offered: Value = offered.parse().unwrap();
+    assert_eq!(offered, schema);
+}
+
+/// A tool that returns data of one field.
+fn gives_data(declare: impl FnOnce(ToolSpec) -> ToolSpec) -> Arc<dyn Tool> {
+    let handler = |_: Value, _| async { Ok(crate::ports::Json(json!({ "k": 1 }))) };
+    let schema = json!({ "type": "object" });
+    let tool = FnTool::raw("data", "Gives data.", &schema, handler, None);
+    Arc::new(tool.declare(|spec| declare(spec.read_only().returns_data())))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_level_changes_what_the_model_reads_and_nothing_else_of_a_round() {
+    let mut read = Vec::new();
+    let mut rest = Vec::new();
+    for level in [OutputLevel::Brief, OutputLevel::Standard, OutputLevel::Full] {
+        let handler = |_: Value, _| async { Ok(crate::ports::Json(json!([1, 2, 3, 4]))) };
+        let schema = json!({ "type": "object" });
+        let tool = FnTool::raw("data", "Gives data.", &schema, handler, None);
+        let tool = Arc::new(tool.declare(|spec| spec.read_only().returns_data()));
+        let model = Arc::new(ScriptedModel::replies([
+            Reply::tool("data", &json!({})),
+            Reply::text("done"),
+        ]));
+        let host = builder(&model).tool(tool).output_level(level);
+        let host = host.build().await.unwrap();
+
+        let mut reply = conversation(&host).send("go").await.unwrap();
+        let mut events = Vec::new();
+        while let Some(event) = reply.next().await {
+            let event = serde_json::to_value(&event.kind).unwrap();
+            events.push(event["type"].clone());
+        }
+
+        let round = conversation(&host).rounds().await.unwrap().remove(0);
+        let call = &round.tool_metrics[0];
+        let mut result = results(&model).remove(0);
+        read.push(std::mem::take(&mut result.0));
+        rest.push((
+            events,
+            (round.status, round.stop_reason, round.model_calls),
+            (round.final_answer.clone(), call.success),
+            result,
+            model.requests().len(),
+        ));
+    }
+
+    assert_eq!(
+        read,
+        [
+            "Found 4 items",
+            "Found 4 items:\n  - 1\n  - 2\n  - 3\n  ... and 1 more",
+            "[\n  1,\n  2,\n  3,\n  4\n]"
+        ]
+    );
+    assert!(rest[0] == rest[1] && rest[1] == rest[2], "{rest:?}");
+    assert_eq!(rest[0].3, (String::new(), false));
+}
+
+#[tokio::test(start_paused = true)]
 async fn data_is_brief_in_a_window_that_is_nearly_full() {
     let window = 200_000;
-    for (used, call, expected) in [
-        (window * 8 / 10, json!({}), "{\n  \"k\": 1\n}"),
-        (window * 8 / 10 + 1, json!({}), "Result has 1 fields"),
-        (
-            window,
-            json!({ "output_level": "standard" }),
-            "{\n  \"k\": 1\n}",
-        ),
+    let whole = "{\n  \"k\": 1\n}";
+    let brief = "Result has 1 fields";
+    let tools = Some(OutputLevel::Full);
+    for (used, call, tools, expected) in [
+        (window * 8 / 10, json!({}), None, whole),
+        (window * 8 / 10 + 1, json!({}), None, brief),
+        (window * 8 / 10 + 1, json!({}), tools, whole),
+        (0, json!({}), Some(OutputLevel::Brief), brief),
+        (window, json!({ "output_level": "standard" }), None, whole),
+        (0, json!({ "output_level": "brief" }), tools, brief),
     ] {
-        let handler = |_: Value, _| async { Ok(crate::ports::Json(json!({ "k": 1 }))) };
-        let tool = FnTool::raw(
-            "data",
-            "Gives data.",
-            &json!({ "type": "object" }),
-            handler,
-            None,
-        );
-        let tool = Arc::new(tool.declare(|spec| spec.read_only().returns_data()));
+        let tool = gives_data(|spec| match tools {
+            Some(level) => spec.level(level),
+            None => spec,
+        });
         let usage = crate::chat::Usage {
-            cache_read: used - 10,
+            cache_read: u64::saturating_sub(used, 10),
             output: 10,
             ..Default::default()
         };
@@ -478,7 +558,7 @@ async fn data_is_brief_in_a_window_that_is_nearly_full() {
         assert_eq!(
             results(&model),
             [(expected.to_owned(), false)],
-            "{used} of {window} tokens, {call}"
+            "{used} of {window} tokens, {call}, {tools:?}"
         );
     }
 }
@@ -491,11 +571,17 @@ async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
         Reply::text("done"),
     ]));
 
+    let log = Log::start();
     let outcome = one_round(builder(&model).tool(tool)).await;
 
     let (text, is_error) = results(&model).remove(0);
     assert_eq!((outcome.text.as_str(), is_error), ("done", true));
     assert!(text.contains("Error Code: NOT_FOUND\nError Message: there is no tool named \"tol\"; the tools are: recall, tool"), "{text}");
+    let said = log.text();
+    assert!(
+        said.contains("the tool call was refused: there is no tool named \"tol\""),
+        "{said}"
+    );
 }
 
 /// Waits for an approval request and returns the id of its tool call.

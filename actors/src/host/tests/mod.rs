@@ -52,6 +52,8 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
+
 use super::{ConversationHandle, Host, HostBuilder};
 use crate::{
     chat::RawJson,
@@ -177,4 +179,55 @@ fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
             EventKind::Error { .. } => "error",
         })
         .collect()
+}
+
+/// The lines that this thread logs, from its start to its drop: the fields of each event.
+struct Log {
+    lines: Arc<Mutex<String>>,
+    _default: tracing::subscriber::DefaultGuard,
+}
+
+impl Log {
+    fn start() -> Self {
+        let lines = Arc::new(Mutex::new(String::new()));
+        let _default = tracing::subscriber::set_default(Lines(lines.clone()));
+        Self { lines, _default }
+    }
+
+    fn text(&self) -> String {
+        self.lines.lock().clone()
+    }
+}
+
+struct Lines(Arc<Mutex<String>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Fields<'l>(&'l mut String);
+        impl tracing::field::Visit for Fields<'_> {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{}={value:?} ", field.name()));
+            }
+        }
+        let mut lines = self.0.lock();
+        lines.push_str(&format!("{} ", event.metadata().level()));
+        event.record(&mut Fields(&mut lines));
+        lines.push('\n');
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }

@@ -222,7 +222,9 @@ async fn a_fork_does_not_overwrite_and_does_not_wake() {
 #[tokio::test(start_paused = true)]
 async fn a_round_records_its_usage_and_its_end() {
     let model = Arc::new(ScriptedModel::replies([
-        Reply::text("hello").after(Duration::from_millis(250)),
+        Reply::thinking("let me see")
+            .and_text("hello")
+            .after(Duration::from_millis(250)),
         Reply::error(crate::ports::ProviderError::Overloaded),
     ]));
     let host = host(&model).await;
@@ -262,6 +264,8 @@ async fn a_round_records_its_usage_and_its_end() {
         ],
         "a provider call that fails makes the round an error"
     );
+    assert_eq!(rounds[0].thoughts, ["let me see"]);
+    assert!(rounds[0].latency_ms >= 250, "{}", rounds[0].latency_ms);
     assert!(
         rounds[0].tokens_used > 0
             && rounds[0].tokens_used == rounds[0].usage.input() + rounds[0].usage.output,

@@ -77,6 +77,33 @@ async fn say(host: &Host, text: &str) -> Vec<Arc<StreamEvent>> {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_skill_narrows_the_tools_of_its_own_conversation_only() {
+    let model = ScriptedModel::answering(|request, call| {
+        let first = request.messages.iter().next().unwrap().text();
+        match (first.as_str(), call) {
+            ("narrow", 0) => activate("pdf"),
+            ("narrow", _) => Reply::stall(),
+            _ => Reply::text("done"),
+        }
+    });
+    let model = Arc::new(model);
+    let host = builder(&model)
+        .tools(tools())
+        .shared_skills(source([narrow("pdf", &["look"])]));
+    let host = host.build().await.unwrap();
+    let of = |name: &str| host.tenant("acme").conversation(name.to_owned());
+    let _narrowed = of("one").send("narrow").await.unwrap();
+    model.until(|counts| counts.started == 2).await;
+
+    let mut reply = of("two").send("other").await.unwrap();
+    reply.outcome().await.unwrap();
+
+    let requests = model.requests();
+    let has_change = |at: usize| offered(&requests[at]).contains(&"change");
+    assert_eq!([0, 1, 2].map(has_change), [true, false, true]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_activated_skill_speaks_behind_the_results_and_narrows_the_tools() {
     let calls = [
         activate("pdf"),

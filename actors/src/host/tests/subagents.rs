@@ -147,6 +147,43 @@ async fn subagents_of_one_turn_run_together_and_answer_in_call_order() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_subagent_answers_with_all_it_said_and_fills_no_window_of_its_parent() {
+    let (tool, _) = probe("tool", EffectClass::Pure, |_| async { Ok("ran".into()) });
+    let large = Usage {
+        input_uncached: 150_000,
+        output: 1000,
+        ..Usage::default()
+    };
+    let small = Usage {
+        input_uncached: 30,
+        output: 7,
+        ..Usage::default()
+    };
+    let model = ScriptedModel::answering(move |request, _| {
+        match (task(request).as_str(), request.messages.len()) {
+            ("go", 1) => give(&["a"]).usage(small),
+            ("go", _) => Reply::text(results(request).join("|")).usage(small),
+            (_, 1) => Reply::text("first,")
+                .and_tool("tool", &json!({}))
+                .usage(large),
+            _ => Reply::text("then more").usage(large),
+        }
+    });
+    let host = builder(&Arc::new(model)).tools([tool]).subagents();
+    let host = host.build().await.unwrap();
+
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    let outcome = reply.outcome().await.unwrap();
+
+    assert_eq!(outcome.text, r#"{"result":"first,\nthen more"}"#);
+    let state = conversation(&host).state().await.unwrap();
+    assert_eq!(
+        (state.last_usage, state.context.window.last_call()),
+        (small, (Some(37), 0))
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_subagent_has_its_parents_tools_but_the_one_that_begins_more() {
     let (tool, starts) = probe("tool", EffectClass::Pure, |context| async move {
         Ok(context.key.scope.conversation.as_str().into())

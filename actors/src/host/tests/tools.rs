@@ -231,6 +231,7 @@ async fn a_panicking_tool_is_a_result_not_a_crash() {
     let calls = Reply::tool("bad", &json!({})).and_tool("good", &json!({}));
     let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
     let host = builder(&model).tools([bad, good]).build().await.unwrap();
+    let log = Log::start();
 
     let outcome = conversation(&host)
         .send("go")
@@ -248,6 +249,11 @@ async fn a_panicking_tool_is_a_result_not_a_crash() {
         results[0]
     );
     assert_eq!(results[1], "fine");
+    let said = log.text();
+    assert!(
+        said.contains("the tool call failed: panicked: boom"),
+        "{said}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,6 +285,7 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
             Reply::text("done"),
         ]));
         let host = builder(&model).tools([hangs]).build().await.unwrap();
+        let log = Log::start();
 
         conversation(&host)
             .send("go")
@@ -291,6 +298,13 @@ async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
         assert_eq!(starts.load(Ordering::SeqCst), expected, "{effect:?}");
         assert_eq!(dropped.load(Ordering::SeqCst), expected);
         assert!(last_results(&model)[0].contains("Error Type: timeout\nError Code: TIMEOUT"));
+        let said = log.text();
+        assert!(
+            said.contains("Tool execution timed out after 10000ms"),
+            "{said}"
+        );
+        let times = said.matches("Tool execution timed out after ").count();
+        assert_eq!(times, expected, "{said}");
     }
 }
 
@@ -381,6 +395,8 @@ async fn a_retried_call_journals_how_often_why_and_how_long() {
         .await
         .unwrap();
 
+    let log = Log::start();
+
     conversation(&host)
         .send("go")
         .await
@@ -411,6 +427,16 @@ async fn a_retried_call_journals_how_often_why_and_how_long() {
         last_error.starts_with("1: busy") && last_error.len() == 500,
         "the last failure, bounded: {last_error}"
     );
+    for line in [
+        r#"error_type="RETRY" error_message="Retrying after 1 failures" "#,
+        r#"error_type="RETRY" error_message="Retrying after 2 failures" "#,
+        "Retry 1 after: 0: busy",
+        "Retry 2 after: 1: busy",
+    ] {
+        assert!(log.text().contains(line), "{line}: {}", log.text());
+    }
+    let metrics = conversation(&host).state().await.unwrap().metrics;
+    assert_eq!((metrics.retried_calls, metrics.tool_calls), (1, 1));
     assert_eq!(
         last_results(&model),
         ["ok"],
@@ -499,7 +525,9 @@ async fn an_interrupt_reaches_tools_and_each_call_gets_one_result() {
 #[tokio::test(start_paused = true)]
 async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
     let (tool, starts) = probe("tool", EffectClass::Pure, |_| async { Ok("again".into()) });
-    let model = Arc::new(ScriptedModel::always(Reply::tool("tool", &json!({}))));
+    let model = Arc::new(ScriptedModel::answering(|_, call| {
+        Reply::text(format!("step {call}")).and_tool("tool", &json!({}))
+    }));
     let limits = crate::limits::Limits {
         identical_calls_max: u32::MAX,
         ..Default::default()
@@ -524,6 +552,8 @@ async fn the_twenty_fifth_batch_runs_and_no_further_call_is_made() {
         (starts.load(Ordering::SeqCst), model.requests().len()),
         (25, 25)
     );
+    let steps: Vec<String> = (0..25).map(|step| format!("step {step}")).collect();
+    assert_eq!(outcome.full_text, steps.join("\n"), "the text so far");
 }
 
 fn asking(name: &str) -> (Arc<dyn Tool>, Arc<AtomicUsize>) {

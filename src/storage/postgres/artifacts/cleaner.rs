@@ -10,7 +10,7 @@ use super::Inner;
 /// Stops the background task when it is dropped.
 #[derive(Default)]
 pub(super) struct Cleaner {
-    _stop: Option<DropGuard>,
+    stop: Option<(CancellationToken, DropGuard)>,
 }
 
 impl Cleaner {
@@ -38,7 +38,14 @@ impl Cleaner {
             }
         });
         Self {
-            _stop: Some(stop.drop_guard()),
+            stop: Some((stop.clone(), stop.drop_guard())),
+        }
+    }
+
+    /// Stops the background task after the statement that it runs.
+    pub(super) fn stop(&self) {
+        if let Some((stop, _)) = &self.stop {
+            stop.cancel();
         }
     }
 }

@@ -54,7 +54,7 @@ const QUICK_BYTES: usize = 256 * 1024;
 /// [`Postgres::artifacts`](super::Postgres::artifacts). Dropping it stops its cleaner.
 pub struct PostgresArtifacts {
     inner: Arc<Inner>,
-    _cleaner: Cleaner,
+    cleaner: Cleaner,
 }
 
 impl fmt::Debug for PostgresArtifacts {
@@ -117,10 +117,7 @@ impl PostgresArtifacts {
             true => Cleaner::start(&inner),
             false => Cleaner::default(),
         };
-        Self {
-            inner,
-            _cleaner: cleaner,
-        }
+        Self { inner, cleaner }
     }
 }
 
@@ -385,5 +382,10 @@ impl ArtifactStore for PostgresArtifacts {
 
     fn cleanup(&self, max_age: Duration) -> BoxFuture<'_, Result<Cleaned, ArtifactError>> {
         Box::pin(async move { self.inner.clean(max_age, &CancellationToken::new()).await })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.cleaner.stop();
+        Box::pin(std::future::ready(()))
     }
 }
