@@ -131,7 +131,8 @@ async fn ours(calls: u32) {
             request: request(&tool, ARGUMENTS),
             level: OutputLevel::Standard,
             attempt: 0,
-            began: tokio::time::Instant::now(),
+            ran_ms: 0,
+            waited_ms: std::sync::Arc::default(),
             turn: None,
             siblings: None,
         });
