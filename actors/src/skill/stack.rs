@@ -100,7 +100,7 @@ impl ActivationError {
     pub(crate) fn code(&self) -> &'static str {
         match self {
             Self::Circular(_) => "SKILL_CYCLE",
-            Self::Depth(_) | Self::DepthOf { .. } | Self::Stack { .. } => "SKILL_DEPTH",
+            Self::DepthOf { .. } | Self::Stack { .. } => "SKILL_DEPTH",
             Self::Budget(_) => "SKILL_BUDGET",
         }
     }
