@@ -4,7 +4,7 @@ use std::{
 };
 
 use callboard_actors::{
-    host::Host,
+    memory::MemorySessions,
     testing::{ManualClock, Reply, ScriptedModel, contract},
     time::Timestamp,
 };
@@ -547,9 +547,10 @@ async fn a_host_that_shuts_down_stops_the_cleaner() {
     };
     let store = Arc::new(place.open(cleaning).await);
     let model = Reply::text("done");
-    let host = Host::builder()
+    let host = crate::Host::builder()
         .provider(ScriptedModel::always(model))
         .model("m")
+        .sessions(MemorySessions::new())
         .artifacts(store.clone())
         .build()
         .await

@@ -158,7 +158,7 @@ async fn a_compaction_on_request_keeps_ten_rounds_unless_the_setting_says_otherw
 }
 
 /// Fills a window of 8000 tokens until the history was compacted twice, and for `more` rounds after
-/// that. Summaries come from `summary`. Returns the host, its model, the first messages of the history after
+/// that. Summaries come from `summary`. Returns the host, its model, the first message of the history
 /// each round, and the slowest round.
 async fn filled(
     more: usize,

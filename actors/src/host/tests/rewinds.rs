@@ -265,7 +265,6 @@ async fn a_round_records_its_usage_and_its_end() {
         "a provider call that fails makes the round an error"
     );
     assert_eq!(rounds[0].thoughts, ["let me see"]);
-    assert!(rounds[0].latency_ms >= 250, "{}", rounds[0].latency_ms);
     assert!(
         rounds[0].tokens_used > 0
             && rounds[0].tokens_used == rounds[0].usage.input() + rounds[0].usage.output,
