@@ -174,10 +174,11 @@ impl Question {
             shown.push_str(&paint.spans(line));
             shown.push('\n');
         }
-        if lines.len() > LINES_AT_ONCE {
+        // A single long line fills a screen as well, and could end in the picture of another question.
+        if lines.len() > LINES_AT_ONCE || shown.chars().count() > CHARS_AT_ONCE {
             let count = lines.len();
             shown.push_str(&format!(
-                "  {count} lines: scroll up and read from the beginning.\n"
+                "  {count} lines to {path}: scroll up and read from the beginning.\n"
             ));
         }
         Some(shown + &self.asks())

@@ -283,7 +283,7 @@ fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<
 
 /// Counts the values of a JSON text by what separates and opens them. Texts are skipped. Of invalid
 /// JSON the count means nothing; the parser refuses it.
-fn values(json: &[u8]) -> usize {
+pub(super) fn values(json: &[u8]) -> usize {
     let mut count = 0;
     let mut rest = json;
     while let Some((byte, after)) = rest.split_first() {

@@ -39,6 +39,7 @@ impl Drop for Server {
 impl Server {
     fn start(command: &mut Command) -> Self {
         let mut child = command
+            .env_remove("CALLBOARD_CLIENTS")
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

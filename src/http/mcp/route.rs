@@ -9,6 +9,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
+use futures_util::StreamExt as _;
 use rmcp::{
     model::{ClientJsonRpcMessage, ErrorCode},
     transport::streamable_http_server::{
@@ -23,10 +24,14 @@ use super::{api::Api, patience::in_time, server::Server};
 use crate::http::{
     api::EventFrame,
     auth::Caller,
-    body::collect,
+    body::{collect, values},
     error::{Problem, REQUEST_ID},
     shared::App,
 };
+
+/// Largest number of JSON values of a message. The protocol's messages are small; parsed, a value
+/// takes many times the bytes of its text.
+const VALUES_MAX: usize = 20_000;
 
 /// The routes that a call's own requests take. They count no open request: the call is one.
 #[derive(Clone)]
@@ -69,9 +74,17 @@ pub(in crate::http) async fn message(
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
     no_origin(&parts)?;
+    let watching = app.watch(&tenant)?;
     let mut room = app.body_room(&tenant);
     let bytes_max = app.config.bounds.body_bytes_max;
     let body = collect(&parts.headers, body, &app, bytes_max, Some(&mut room)).await?;
+    if values(&body) > VALUES_MAX {
+        return Err(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the JSON of a message is limited to {VALUES_MAX} values"),
+        ));
+    }
     if let Some(wrong) = malformed(&body) {
         return Ok(wrong);
     }
@@ -94,12 +107,16 @@ pub(in crate::http) async fn message(
         config,
     );
     let request = axum::http::Request::from_parts(parts, Body::from(body));
-    let answering = async move {
-        let _room = room;
-        service.handle(request).await.map(Body::new)
-    };
+    let answering = async move { service.handle(request).await.map(Body::new) };
     let response = in_time(&app, answering).await;
-    as_problem(response)
+    // The message lives as long as its call, so it counts until the answer is sent.
+    let held = (room, watching);
+    as_problem(response.map(|body| {
+        Body::from_stream(body.into_data_stream().map(move |chunk| {
+            let _ = &held;
+            chunk
+        }))
+    }))
 }
 
 /// Refuses what a page in a browser sends: a name that leads to this host by a trick (DNS rebinding)

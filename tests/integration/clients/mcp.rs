@@ -49,7 +49,8 @@ fn python(test: &str) -> Option<Command> {
     let mut client = script("python3", "mcp_client.py");
     client
         .env("PYTHONPATH", modules)
-        .env_remove("CALLBOARD_LOG");
+        .env_remove("CALLBOARD_LOG")
+        .env_remove("CALLBOARD_CLIENTS");
     Some(client)
 }
 
@@ -104,7 +105,9 @@ async fn the_official_typescript_client_of_mcp_uses_both() {
         client.arg(env!("CARGO_BIN_EXE_callboard"));
         client.arg(config).arg(program_work);
         client.env("CLIENT_MODULES", &modules);
-        client.env_remove("CALLBOARD_LOG");
+        client
+            .env_remove("CALLBOARD_LOG")
+            .env_remove("CALLBOARD_CLIENTS");
         keeps(client, 9);
     };
     tokio::task::spawn_blocking(run).await.unwrap();
@@ -245,6 +248,7 @@ async fn every_configuration_of_the_page_reaches_a_server() {
         let mut child = Command::new(env!("CARGO_BIN_EXE_callboard"))
             .args(args)
             .env("HOME", folder.path())
+            .env_remove("CALLBOARD_CLIENTS")
             .env("CALLBOARD_HOST__DATA_DIR", folder.path().join("pipes"))
             .env("ANTHROPIC_API_KEY", "sk-test-not-a-real-key")
             .stdin(Stdio::piped())

@@ -314,7 +314,7 @@ async fn a_call_of_a_tool_without_a_model_is_a_trace_of_its_own() {
     configure(
         &home,
         &format!(
-            "[observability]\notlp_endpoint = \"{}\"\n",
+            "[observability]\notlp_endpoint = \"{}\"\ntrace_sampling = \"always\"\n",
             collector.endpoint
         ),
     );
