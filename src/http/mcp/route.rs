@@ -74,19 +74,18 @@ pub(in crate::http) async fn message(
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
     no_origin(&parts)?;
-    let watching = app.watch(&tenant)?;
     let mut room = app.body_room(&tenant);
     let bytes_max = app.config.bounds.body_bytes_max;
     let body = collect(&parts.headers, body, &app, bytes_max, Some(&mut room)).await?;
+    if let Some(wrong) = malformed(&body) {
+        return Ok(wrong);
+    }
     if values(&body) > VALUES_MAX {
         return Err(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
             format!("the JSON of a message is limited to {VALUES_MAX} values"),
         ));
-    }
-    if let Some(wrong) = malformed(&body) {
-        return Ok(wrong);
     }
     let Some(key) = parts.headers.remove(header::AUTHORIZATION) else {
         return Err(Problem::internal()); // `Caller` has read it.
@@ -110,10 +109,9 @@ pub(in crate::http) async fn message(
     let answering = async move { service.handle(request).await.map(Body::new) };
     let response = in_time(&app, answering).await;
     // The message lives as long as its call, so it counts until the answer is sent.
-    let held = (room, watching);
     as_problem(response.map(|body| {
         Body::from_stream(body.into_data_stream().map(move |chunk| {
-            let _ = &held;
+            let _ = &room;
             chunk
         }))
     }))

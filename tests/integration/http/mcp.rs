@@ -261,6 +261,19 @@ async fn a_call_is_one_open_request_and_one_event_stream_of_its_tenant() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_of_very_many_values_is_refused() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    let numbers = "1,".repeat(30_000);
+    let ping = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"method":"ping","params":{{"_meta":{{"a":[{numbers}1]}}}}}}"#
+    );
+
+    let refused = sent(&server, ping).await;
+
+    assert_eq!(problem(refused).await, (413, "too_large".into()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_key_ends_the_call_that_it_began() {
     let server = Server::start(stalls()).await;
     let prompt = tool(
