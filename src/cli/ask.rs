@@ -24,6 +24,12 @@ const CHARS_AT_ONCE: usize = 1000;
 /// Lines of a diff that a person sees at once on most screens.
 const LINES_AT_ONCE: usize = 20;
 
+/// Characters of what is asked for that the last line of a question repeats.
+const REPEATED_CHARS: usize = 60;
+
+/// What a person is told whose input was no answer.
+const UNCLEAR: &str = "\n  Press one key by itself: [y]es, [a]lways, [N]o ";
+
 /// A tool call that waits for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Question {
@@ -84,11 +90,16 @@ struct Open {
     answer: oneshot::Receiver<Answer>,
     /// Set when the question is dropped, so that the reading thread stops taking keys.
     over: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
+        // The terminal has its usual modes again once the thread has ended, within half a second.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -110,6 +121,18 @@ impl Asker {
     /// Whether a question is on the screen.
     pub(super) fn is_open(&self) -> bool {
         self.open.is_some()
+    }
+
+    /// Drops the question about a call that has a result: it was decided elsewhere, or too late.
+    pub(super) fn settled(&mut self, tool_call_id: &str) {
+        self.queue
+            .retain(|question| question.tool_call_id != tool_call_id);
+        let is_shown = |open: &Open| open.question.tool_call_id == tool_call_id;
+        if self.open.as_ref().is_some_and(is_shown) {
+            self.open = None;
+            err_line("decided without you");
+            self.show_next();
+        }
     }
 
     /// Drops all questions, because the round is being cancelled.
@@ -149,8 +172,12 @@ impl Asker {
         let seen = Arc::clone(&over);
         // Keyboard reads cannot be cancelled, so they run on a plain thread, which does not delay
         // the runtime's shutdown.
-        std::thread::spawn(move || {
-            let answer = typed::key(|| seen.load(Ordering::Relaxed), Answer::of_key);
+        let thread = std::thread::spawn(move || {
+            let answer = typed::key(
+                || seen.load(Ordering::Relaxed),
+                Answer::of_key,
+                || err(UNCLEAR),
+            );
             let answer = answer.unwrap_or(Answer::No);
             if !seen.load(Ordering::Relaxed) {
                 err_line(answer.word());
@@ -161,6 +188,7 @@ impl Asker {
             question,
             answer,
             over,
+            thread: Some(thread),
         });
     }
 }
@@ -181,18 +209,22 @@ impl Question {
                 "  {count} lines to {path}: scroll up and read from the beginning.\n"
             ));
         }
-        Some(shown + &self.asks())
+        Some(shown + &self.asks(&format!("{} of {path}", self.name)))
     }
 
-    /// The last line of a question.
-    fn asks(&self) -> String {
+    /// The last line of a question, with the end of what it asks for: the beginning of a long
+    /// question may have left the screen.
+    fn asks(&self, what: &str) -> String {
         let reason = visible_strict(self.reason.trim_end_matches('.'));
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
-        format!("  {reason}. Allow it? [y]es, [a]lways, [N]o ")
+        let cut = what.chars().count().saturating_sub(REPEATED_CHARS);
+        let what: String = what.chars().skip(cut).collect();
+        let more = if cut > 0 { "…" } else { "" };
+        format!("  {reason}. Allow {more}{what}? [y]es, [a]lways, [N]o ")
     }
 
-    /// Formats the question on two lines, and a third for a long one. Invisible characters and characters that reorder text are
-    /// escaped, so that the person sees exactly what would run.
+    /// Formats the question on two lines, and a third for a long one. Invisible characters and
+    /// characters that reorder text are escaped, so that the person sees exactly what would run.
     fn shown(&self, paint: Paint) -> String {
         let line = |text: &str| {
             visible_strict(text)
@@ -217,7 +249,7 @@ impl Question {
             paint.bold("?"),
             paint.bold(&line(&self.name)),
             input.trim(),
-            self.asks(),
+            self.asks(&line(&self.name)),
         )
     }
 }
@@ -235,7 +267,7 @@ mod tests {
             reason: "of \u{1b}[2Ka \u{200f}file.".into(),
         };
 
-        let expected = "? ba\\u{200b}sh {\"command\":  \"ls \\u202ehcuot\\u202c \\u2066# \\udb40\\udc41\\u009b2J مرحبا 👩\\u200d💻\"}\n  of \\u{1b}[2Ka \\u{200f}file. Allow it? [y]es, [a]lways, [N]o ";
+        let expected = "? ba\\u{200b}sh {\"command\":  \"ls \\u202ehcuot\\u202c \\u2066# \\udb40\\udc41\\u009b2J مرحبا 👩\\u200d💻\"}\n  of \\u{1b}[2Ka \\u{200f}file. Allow ba\\u{200b}sh? [y]es, [a]lways, [N]o ";
         assert_eq!(question.shown(Paint::plain()), expected);
     }
 
@@ -253,7 +285,7 @@ mod tests {
 
         assert!(!shown(1000).contains("characters"));
         assert!(shown(1001).ends_with(
-            "x\n  1001 characters: scroll up and read from the beginning.\n  why. Allow it? [y]es, [a]lways, [N]o "
+            "x\n  1001 characters: scroll up and read from the beginning.\n  why. Allow bash? [y]es, [a]lways, [N]o "
         ));
     }
 
@@ -279,7 +311,7 @@ mod tests {
 
         assert_eq!(
             question.as_change(Paint::plain()).unwrap(),
-            "? file_edit a.txt\n  - one\n  + two\n  this tool changes something. Allow it? [y]es, [a]lways, [N]o "
+            "? file_edit a.txt\n  - one\n  + two\n  this tool changes something. Allow file_edit of a.txt? [y]es, [a]lways, [N]o "
         );
     }
 }

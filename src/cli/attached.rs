@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::{
     ask::{Answer, Asker, Question},
     failure::{Done, Failure},
+    held::Held,
     remote::Remote,
     signals::Signals,
     terminal::{Paint, Terminals, err_line, out_line, sanitize},
@@ -178,6 +179,7 @@ impl Attached {
         let has_person = Terminals::detect().has_person();
         let mut events = Events::default();
         let mut asker = Asker::new(Paint::stderr());
+        let mut held = Held::default();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut interrupted = false;
@@ -193,6 +195,7 @@ impl Attached {
                     }
                     interrupted = true;
                     asker.forget();
+                    release(&mut held, view);
                     typing.forget();
                     view.note("interrupting; press Ctrl-C again to leave at once");
                     let _ = self.remote.post_of(INTERRUPT, &self.id, None, &json!({})).await; // The round may have ended.
@@ -203,6 +206,7 @@ impl Attached {
                     let call = Some(question.tool_call_id.as_str());
                     self.remote.post_of(APPROVALS, &self.id, call, &body).await?;
                     if !asker.is_open() {
+                        release(&mut held, view);
                         if has_person {
                             typing.listen();
                         }
@@ -236,6 +240,8 @@ impl Attached {
                 match value.get("type").and_then(Value::as_str) {
                     Some("round_finished") => {
                         let end: Option<RoundEnd> = serde_json::from_value(value).ok();
+                        drop(asker);
+                        release(&mut held, view);
                         view.set_below(Vec::new());
                         view.end(end.as_ref());
                         return match end.and_then(|end| end.error) {
@@ -271,16 +277,32 @@ impl Attached {
                         });
                     }
                     _ => {
-                        let shown =
-                            kind(&value).filter(|kind| !asker.is_open() || kind.is_durable());
-                        if let Some(kind) = shown {
-                            view.kind(&kind);
+                        let Some(kind) = kind(&value) else { continue };
+                        if let EventKind::ToolResult { tool_call_id, .. } = &kind {
+                            asker.settled(tool_call_id);
+                        }
+                        match asker.is_open() && view.is_at_terminal() {
+                            true if !kind.is_durable() => {} // The whole text follows.
+                            true => held.push(kind, value.to_string().len()),
+                            false => {
+                                release(&mut held, view);
+                                view.kind(&kind);
+                            }
                         }
                     }
                 }
             }
         }
     }
+}
+
+/// Prints what was held back while a question was open.
+fn release(held: &mut Held<EventKind>, view: &mut View) {
+    let (events, missed) = held.take();
+    for kind in &events {
+        view.kind(kind);
+    }
+    view.missed(missed);
 }
 
 #[cfg(test)]

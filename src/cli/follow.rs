@@ -1,15 +1,16 @@
 //! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use callboard_actors::{
     host::{ConversationHandle, OutcomeError, Reply},
-    stream::{EventKind, RoundEnd, StopReason},
+    stream::{EventKind, RoundEnd, StopReason, StreamEvent},
 };
 
 use super::{
     ask::{Answer, Asker, Question},
     failure::{Done, Failure},
+    held::Held,
     signals::Signals,
     terminal::{Paint, Terminals, err_line},
     typed::Keys,
@@ -40,6 +41,7 @@ pub(super) async fn follow(
     typing: &mut Typing,
 ) -> Result<Done, Failure> {
     let mut asker = Asker::new(Paint::stderr());
+    let mut held = Held::default();
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
     let is_listening = typing.is_listening();
@@ -66,6 +68,7 @@ pub(super) async fn follow(
                 }
                 interrupted = true;
                 asker.forget();
+                release(&mut held, view);
                 view.still();
                 match typing.forget() {
                     0 => {}
@@ -81,6 +84,7 @@ pub(super) async fn follow(
                     Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
                 };
                 if !asker.is_open() {
+                    release(&mut held, view);
                     if is_listening {
                         typing.listen();
                     }
@@ -91,10 +95,17 @@ pub(super) async fn follow(
             _ = ticks.tick(), if !asker.is_open() => view.tick(),
             event = reply.next() => {
                 let Some(event) = event else { break };
-                if asker.is_open() && !event.kind.is_durable() {
-                    continue; // Streamed text would overwrite the open question.
+                if let EventKind::ToolResult { tool_call_id, .. } = &event.kind {
+                    asker.settled(tool_call_id);
                 }
-                view.event(&event);
+                match asker.is_open() && view.is_at_terminal() {
+                    true if !event.kind.is_durable() => continue, // The whole text follows.
+                    true => held.push(Arc::clone(&event), event.to_json().len()),
+                    false => {
+                        release(&mut held, view);
+                        view.event(&event);
+                    }
+                }
                 if let EventKind::ApprovalRequired { tool_call_id, name, input, reason, .. } = &event.kind
                     && has_person
                     && !interrupted
@@ -114,6 +125,8 @@ pub(super) async fn follow(
         }
     }
     drop(unseen);
+    drop(asker);
+    release(&mut held, view);
     let outcome = reply.outcome().await;
     view.set_below(Vec::new());
     view.end(match &outcome {
@@ -122,6 +135,15 @@ pub(super) async fn follow(
         Err(_) => None,
     });
     verdict(outcome, interrupted)
+}
+
+/// Prints what was held back while a question was open.
+fn release(held: &mut Held<Arc<StreamEvent>>, view: &mut View) {
+    let (events, missed) = held.take();
+    for event in &events {
+        view.event(event);
+    }
+    view.missed(missed);
 }
 
 /// What a person is shown below an answer that is not whole.

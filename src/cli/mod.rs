@@ -30,6 +30,7 @@ mod remote;
 mod rounds;
 mod rows;
 mod follow;
+mod held;
 mod session;
 mod by_hand;
 mod editor;

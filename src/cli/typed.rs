@@ -16,6 +16,12 @@ use rustix::{
 /// faster.
 const READING_TIME: Duration = Duration::from_millis(200);
 
+/// Time without input before a key can be an answer.
+const SILENCE: Duration = Duration::from_millis(500);
+
+/// Time without input after a key that is an answer. People type faster than this within a word.
+const ALONE: Duration = Duration::from_millis(300);
+
 /// Maximum size of an answer in bytes; a longer line was not typed by a person.
 const ANSWER_BYTES_MAX: u64 = 1024;
 
@@ -48,30 +54,71 @@ pub(super) fn answer(is_over: impl Fn() -> bool) -> Option<String> {
 }
 
 /// As [`answer`], but waits for one key to which `meaning` gives a meaning; no Enter is needed.
-pub(super) fn key<T>(is_over: impl Fn() -> bool, meaning: impl Fn(u8) -> Option<T>) -> Option<T> {
+///
+/// A person who is typing or pasting something else must not answer by it. So the key counts only
+/// after [`SILENCE`], and only alone: nothing but Enter may follow within [`ALONE`]. Input that does
+/// not count is discarded, and `unclear` is called once for each piece of it.
+pub(super) fn key<T>(
+    is_over: impl Fn() -> bool,
+    meaning: impl Fn(u8) -> Option<T>,
+    unclear: impl Fn(),
+) -> Option<T> {
     let mut terminal = File::open("/dev/tty").ok()?;
-    let asked = Instant::now();
     let _keys = Keys::of(&terminal);
-    while let Some(left) = READING_TIME.checked_sub(asked.elapsed()) {
-        std::thread::sleep(left);
-    }
+    // What was typed before the question is no attempt to answer it.
     tcflush(&terminal, QueueSelector::IFlush).ok()?;
+    let mut is_unclear = false;
     loop {
+        is_unclear |= discard_until_silence(&mut terminal, &is_over)?;
+        if std::mem::take(&mut is_unclear) {
+            unclear();
+        }
         while !is_readable(&terminal) {
             if is_over() {
                 return None;
             }
         }
-        let mut byte = [0];
-        if terminal.read(&mut byte).ok()? == 0 {
+        let mut typed = Vec::new();
+        loop {
+            let mut bytes = [0; 64];
+            let read = terminal.read(&mut bytes).ok()?;
+            if read == 0 {
+                return None;
+            }
+            typed.extend_from_slice(bytes.get(..read).unwrap_or_default());
+            if typed.len() > 2 || !is_readable_within(&terminal, ALONE) {
+                break;
+            }
+        }
+        let answer = match typed.as_slice() {
+            [key] | [key, b'\r' | b'\n'] => meaning(*key),
+            _ => None,
+        };
+        if answer.is_some() {
+            return answer;
+        }
+        is_unclear = true;
+    }
+}
+
+/// Discards input until none has arrived for [`SILENCE`], and returns whether there was any. `None`
+/// once `is_over`, or if the terminal is gone.
+fn discard_until_silence(terminal: &mut File, is_over: &impl Fn() -> bool) -> Option<bool> {
+    let mut was_input = false;
+    let mut silent_since = Instant::now();
+    while silent_since.elapsed() < SILENCE {
+        if is_over() {
             return None;
         }
-        if let Some(meaning) = byte.first().copied().and_then(&meaning) {
-            // What else was typed, such as Enter, belongs to this answer.
-            let _ = tcflush(&terminal, QueueSelector::IFlush);
-            return Some(meaning);
+        if is_readable(terminal) {
+            if terminal.read(&mut [0; 1024]).ok()? == 0 {
+                return None;
+            }
+            was_input = true;
+            silent_since = Instant::now();
         }
     }
+    Some(was_input)
 }
 
 /// Modes of the terminal that last as long as this exists: by [`Keys::of`], keys arrive one by one
@@ -113,10 +160,11 @@ impl Drop for Keys {
 
 /// Waits up to 100 ms for input.
 pub(super) fn is_readable(terminal: &File) -> bool {
+    is_readable_within(terminal, Duration::from_millis(100))
+}
+
+fn is_readable_within(terminal: &File, wait: Duration) -> bool {
     let mut fds = [PollFd::new(terminal, PollFlags::IN)];
-    let wait = Timespec {
-        tv_sec: 0,
-        tv_nsec: 100_000_000,
-    };
-    poll(&mut fds, Some(&wait)).is_ok_and(|ready| ready > 0)
+    let wait = Timespec::try_from(wait).ok();
+    poll(&mut fds, wait.as_ref()).is_ok_and(|ready| ready > 0)
 }

@@ -56,6 +56,7 @@ enum Flow {
 #[derive(Debug)]
 pub(super) struct View {
     json: bool,
+    stdout_is_terminal: bool,
     /// Whether text goes to standard output while it is generated.
     streams: bool,
     /// Whether tool lines go to standard error.
@@ -92,6 +93,7 @@ impl View {
         let (streams, lines) = (terminals.stdout && !json, terminals.stderr && !json);
         Self {
             json,
+            stdout_is_terminal: terminals.stdout,
             streams,
             lines,
             paint: Paint::stderr(),
@@ -133,6 +135,20 @@ impl View {
             return;
         }
         self.kind(&event.kind);
+    }
+
+    /// Whether what is displayed can move a question out of sight: it goes to a terminal.
+    pub(super) fn is_at_terminal(&self) -> bool {
+        !self.json || self.stdout_is_terminal
+    }
+
+    /// Says how many events were not displayed because a question was open for long.
+    pub(super) fn missed(&mut self, count: usize) {
+        if count > 0 {
+            self.note(&format!(
+                "{count} events came while a question was open and are not shown; `callboard sessions show` has them"
+            ));
+        }
     }
 
     /// Displays the content of an event for people.

@@ -93,15 +93,15 @@ async fn an_answer_that_was_typed_before_the_question_is_none() {
     // The first is typed while the model works, the second as the question appears.
     let steps = [
         ("provider anthropic", 100, "y\n"),
-        ("Allow it?", 0, "y\n"),
-        ("", 500, "n\n"),
+        ("[N]o", 0, "y\n"),
+        ("", 1500, "n\n"),
     ];
     let Some(ran) = at_terminal(&home, test, &steps, &asking(&url)) else {
         return;
     };
 
     assert!(
-        ran.out.contains("Allow it?") && ran.out.contains("Done."),
+        ran.out.contains("[N]o") && ran.out.contains("Done."),
         "{ran:?}"
     );
     assert!(!home.work().join("ahead.txt").exists(), "{ran:?}");
@@ -119,11 +119,11 @@ async fn a_call_that_was_allowed_is_seen_to_run() {
         .into_iter()
         .map(|arg| if arg == "none" { "local" } else { arg })
         .collect();
-    let Some(ran) = at_terminal(&home, test, &[("Allow it?", 400, "y\n")], &args) else {
+    let Some(ran) = at_terminal(&home, test, &[("[N]o", 900, "y\n")], &args) else {
         return;
     };
 
-    let (_, after) = ran.out.split_once("Allow it?").unwrap();
+    let (_, after) = ran.out.split_once("[N]o").unwrap();
     let (while_it_ran, _) = after.split_once('✓').unwrap_or_else(|| panic!("{ran:?}"));
     assert!(while_it_ran.contains("sleep 1"), "{ran:?}");
 }
@@ -140,15 +140,15 @@ async fn always_is_for_the_folder_in_which_it_was_said() {
 
     let mut args = asking(&url);
     args.extend(["--session", "s1"]);
-    let Some(here) = at_terminal(&home, test, &[("Allow it?", 400, "a\n")], &args) else {
+    let Some(here) = at_terminal(&home, test, &[("[N]o", 900, "a\n")], &args) else {
         return;
     };
     args.extend(["--workspace", "other"]);
-    let there = at_terminal(&home, test, &[("Allow it?", 400, "n\n")], &args).unwrap();
+    let there = at_terminal(&home, test, &[("[N]o", 900, "n\n")], &args).unwrap();
 
     assert!(home.work().join("one.txt").exists(), "{here:?}");
     assert!(
-        there.out.contains("Allow it?") && there.out.contains("Done."),
+        there.out.contains("[N]o") && there.out.contains("Done."),
         "{there:?}"
     );
     assert!(!home.work().join("other/one.txt").exists(), "{there:?}");
@@ -168,16 +168,71 @@ async fn every_question_of_a_round_needs_its_own_answer() {
     let server = ModelServer::start([two, Reply::events(anthropic_text("Done."))]).await;
     let url = server.url();
 
-    let steps = [("Allow it?", 400, "y\ny\n"), ("Allow it?", 500, "n\n")];
+    // Two answers at once are none.
+    let steps = [
+        ("[N]o", 900, "y\ny\n"),
+        ("by itself", 900, "y\n"),
+        ("two.txt? [y]es", 900, "n\n"),
+    ];
     let Some(ran) = at_terminal(&home, test, &steps, &asking(&url)) else {
         return;
     };
 
-    assert_eq!(ran.out.matches("Allow it?").count(), 2, "{ran:?}");
+    assert_eq!(ran.out.matches("Allow file_edit").count(), 2, "{ran:?}");
     assert!(
         home.work().join("one.txt").exists() && !home.work().join("two.txt").exists(),
         "{ran:?}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_pasted_or_typed_for_something_else_answers_no_question() {
+    let test = "what_is_pasted_or_typed_for_something_else_answers_no_question";
+    let home = Home::new();
+    let edit = Reply::events(anthropic_tool("file_edit", &create("one.txt")));
+    let server = ModelServer::start([edit, Reply::events(anthropic_text("Done."))]).await;
+    let url = server.url();
+
+    let mut steps = vec![
+        ("[N]o", 900, "have a look\nyes\n"),
+        ("by itself", 900, "\u{1b}[A"),
+    ];
+    let typed = ["y", "e", "s", " ", "a", "l", "l"];
+    steps.extend(typed.map(|key| ("", 200, key)));
+    steps[2].1 = 900;
+    steps.push(("", 1200, "n"));
+    let Some(ran) = at_terminal(&home, test, &steps, &asking(&url)) else {
+        return;
+    };
+
+    assert!(
+        ran.out.contains("Done.") && !home.work().join("one.txt").exists(),
+        "{ran:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_stays_the_last_line_until_it_is_answered() {
+    let test = "a_question_stays_the_last_line_until_it_is_answered";
+    let home = Home::new();
+    std::fs::write(home.work().join("a.txt"), "text").unwrap();
+    let read = || ("file_read", json!({"path": "a.txt"}));
+    let calls = [("file_edit", create("one.txt")), read(), read(), read()];
+    let server =
+        ModelServer::start([turn("All.", &calls), Reply::events(anthropic_text("Done."))]).await;
+    let url = server.url();
+
+    let Some(ran) = at_terminal(&home, test, &[("[N]o", 900, "y")], &asking(&url)) else {
+        return;
+    };
+
+    let (_, after) = ran
+        .out
+        .split_once("one.txt? [y]es, [a]lways, [N]o ")
+        .unwrap();
+    assert!(after.starts_with("yes\r\n"), "{ran:?}");
+    assert_eq!(ran.out.matches('✓').count(), 4, "nothing is lost: {ran:?}");
+    assert!(home.work().join("one.txt").exists(), "{ran:?}");
 }
 
 /// Fails if a terminal would obey or hide a part of `text`. Our colors and the spinner are removed
@@ -232,7 +287,7 @@ async fn a_question_at_a_terminal_shows_what_is_hidden_in_it() {
     .await;
     let url = server.url();
 
-    let Some(ran) = at_terminal(&home, test, &[("Allow it?", 400, "n\n")], &asking(&url)) else {
+    let Some(ran) = at_terminal(&home, test, &[("[N]o", 900, "n\n")], &asking(&url)) else {
         return;
     };
 

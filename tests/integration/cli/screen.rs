@@ -1,10 +1,15 @@
 //! What stays on the screen of a real terminal program (tmux) while its size changes.
 
 use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
     path::PathBuf,
     process::Command,
+    sync::{Arc, Mutex, mpsc},
     time::{Duration, Instant},
 };
+
+use serde_json::json;
 
 use super::Home;
 use crate::support::{
@@ -220,6 +225,104 @@ async fn a_command_by_hand_runs_in_the_sandbox_and_the_model_does_not_see_it() {
         "{bodies:?}"
     );
     assert!(!bodies.concat().contains("by-hand"), "{bodies:?}");
+}
+
+/// A server of one conversation whose round asks, goes on, decides the first question by itself and
+/// asks again. Returns its address and what is posted to it.
+fn asking_server() -> (String, mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (posted, posts) = mpsc::channel();
+    let (go, decided) = mpsc::channel();
+    let decided = Arc::new(Mutex::new(decided));
+    std::thread::spawn(move || {
+        for mut peer in listener.incoming().map_while(Result::ok).take(8) {
+            let (posted, go, decided) = (posted.clone(), go.clone(), Arc::clone(&decided));
+            std::thread::spawn(move || {
+                let mut bytes = [0; 4096];
+                let read = peer.read(&mut bytes).unwrap_or(0);
+                let request = String::from_utf8_lossy(&bytes[..read]).into_owned();
+                let first = request.lines().next().unwrap_or_default().to_owned();
+                let head = |kind: &str| {
+                    format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\nconnection: close\r\n\r\n")
+                };
+                if first.starts_with("GET") {
+                    let body = r#"{"state":"idle","rounds":1}"#;
+                    let _ = write!(peer, "{}{body}", head("application/json"));
+                    return;
+                }
+                let _ = posted.send(first.clone());
+                if first.contains("/approvals/") {
+                    let _ = write!(peer, "{}{{}}", head("application/json"));
+                    let _ = go.send(());
+                    return;
+                }
+                let asks = |id: &str, input: serde_json::Value| {
+                    json!({"type": "approval_required", "tool_call_id": id, "name": "bash",
+                        "input": input, "reason": "this command changes something."})
+                };
+                let text = format!("{}MEANWHILE", "filler\n\n".repeat(30));
+                let message =
+                    json!({"role": "assistant", "content": [{"type": "text", "text": text}]});
+                let result = json!({"type": "tool_result", "tool_call_id": "t1", "name": "bash",
+                    "is_error": true, "summary": "denied", "preview": "", "duration_ms": 1});
+                let end = json!({"type": "round_finished", "status": "completed",
+                    "stop_reason": "end_turn", "text": "", "full_text": "", "latency_ms": 1,
+                    "usage": {"input_uncached": 0, "cache_read": 0, "cache_write": 0, "output": 0}});
+                let _ = write!(peer, "{}", head("text/event-stream"));
+                let mut events_of = |list: &[serde_json::Value]| {
+                    for event in list {
+                        let _ = write!(peer, "data: {event}\n\n");
+                    }
+                };
+                events_of(&[
+                    asks("t1", json!({"command": "one"})),
+                    json!({"type": "message", "message": message}),
+                    result,
+                    asks("t2", json!({"command": "two"})),
+                ]);
+                let _ = decided.lock().unwrap().recv();
+                events_of(&[end]);
+            });
+        }
+    });
+    (url, posts)
+}
+
+#[test]
+fn an_attached_question_stays_in_sight_and_closes_when_it_is_decided_elsewhere() {
+    let test = "an_attached_question_stays_in_sight_and_closes_when_it_is_decided_elsewhere";
+    let home = Home::new();
+    let (url, posts) = asking_server();
+    let command = format!(
+        "'{}' chat --attach one --server {url} --key cb_not-a-real-key",
+        env!("CARGO_BIN_EXE_callboard")
+    );
+    let Some(window) = Window::open(&home, test, &[&command]) else {
+        return;
+    };
+
+    window.wait_for("one at http://");
+    window.type_line("Go on.");
+    let shown = window.wait_for("\"two\"");
+    let at = |what: &str| {
+        shown
+            .find(what)
+            .unwrap_or_else(|| panic!("{what}: {shown}"))
+    };
+    assert!(at("\"one\"") < at("decided without you"), "{shown}");
+    assert!(at("decided without you") < at("MEANWHILE"), "{shown}");
+    assert!(at("MEANWHILE") < at("\"two\""), "{shown}");
+    // A key before the silence ends would not count; this waits for it as a person does.
+    std::thread::sleep(Duration::from_millis(900));
+    window.try_tmux(&["send-keys", "-l", "y"]);
+    window.wait_for("end_turn");
+
+    let posts: Vec<String> = posts.try_iter().collect();
+    assert!(
+        posts.len() == 2 && posts[1].contains("/approvals/t2"),
+        "{posts:?}"
+    );
 }
 
 /// A chat with a model server in a window.
