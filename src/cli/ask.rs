@@ -27,7 +27,7 @@ const LINES_AT_ONCE: usize = 20;
 /// Characters of what is asked for that the last line of a question repeats.
 const REPEATED_CHARS: usize = 60;
 
-/// What a person is told whose input was no answer.
+/// Shown when input was no answer.
 const UNCLEAR: &str = "\n  Press one key by itself: [y]es, [a]lways, [N]o ";
 
 /// A tool call that waits for approval.

@@ -19,7 +19,10 @@ use super::{
     HttpConfig, addresses::Addresses, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts,
     owners::RecentOwners, peers::Watched, sessions::Sessions,
 };
-use crate::Host;
+use crate::{
+    Host,
+    fair::{FairPlaces, Refused, Waiting},
+};
 
 /// Request bodies being read, of all tenants together, in bytes; beyond it requests are refused
 /// with 429.
@@ -34,6 +37,23 @@ const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of one unit of that room.
 const KEPT_UNIT_BYTES: usize = 1024;
+
+/// Bodies that wait to be parsed. They count in their tenants' room for bodies as well.
+const PARSES_WAITING: Waiting = Waiting {
+    all: 64 * 1024,
+    tenant: 16 * 1024,
+};
+
+/// Calls that wait to have their tokens counted. Their messages are in memory, in no room.
+const COUNTS_WAITING: Waiting = Waiting { all: 64, tenant: 8 };
+
+/// The answer for a request that would wait behind too many others.
+pub(super) fn too_busy(_: Refused) -> Problem {
+    Problem::too_many(
+        "too_many_requests",
+        "too many requests of this kind wait; retry in a moment",
+    )
+}
 
 /// The state that axum passes to every handler.
 pub(super) type App = Arc<Shared>;
@@ -51,7 +71,9 @@ pub(super) struct Shared {
     counted: Arc<Mutex<Counted>>,
     /// A place for each large body that is parsed at the same time: half of the processors, so that
     /// the other half serves requests.
-    pub(super) parses: Arc<Semaphore>,
+    pub(super) parses: Arc<FairPlaces>,
+    /// A place for each count of tokens, likewise. Counting takes seconds, parsing does not.
+    pub(super) counts: Arc<FairPlaces>,
     /// Room for copies of bodies that may be sent on, in units of [`KEPT_UNIT_BYTES`].
     kept: Arc<Semaphore>,
     /// Room for answers that clients have not read yet.
@@ -101,6 +123,8 @@ impl Shared {
         let drain = CancellationToken::new();
         let draining = CancellationToken::new();
         let closing = CancellationToken::new();
+        let processors = std::thread::available_parallelism();
+        let half = processors.map_or(1, |all| all.get().div_ceil(2));
         Self {
             answers: AnswerRooms::new(&config.bounds),
             host,
@@ -109,9 +133,8 @@ impl Shared {
             draining,
             closing,
             counted: Arc::default(),
-            parses: Arc::new(Semaphore::new(
-                std::thread::available_parallelism().map_or(1, |all| all.get().div_ceil(2)),
-            )),
+            parses: FairPlaces::new(half, PARSES_WAITING),
+            counts: FairPlaces::new(half, COUNTS_WAITING),
             kept: Arc::new(Semaphore::new(KEPT_BYTES_MAX / KEPT_UNIT_BYTES)),
             fan_outs: FanOuts::default(),
             console: Sessions::default(),

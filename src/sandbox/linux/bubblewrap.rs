@@ -359,6 +359,7 @@ impl Inner {
         add!("--chdir", &start, "--");
         argv.extend(limited_command(&exec.command, &limits, &nonce, then));
         Ok(Launch {
+            tenant: exec.tenant,
             argv,
             environment: vec![("PATH".into(), PATH.into())],
             carried: Some(Carried::Bytes(
