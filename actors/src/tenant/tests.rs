@@ -326,7 +326,11 @@ async fn a_burst_that_counts_many_times_at_once_creates_one_part() {
         pending.take() == Taken::Yes
     });
 
-    assert_eq!(created.count(), 5, "half, as the other host may create as many");
+    assert_eq!(
+        created.count(),
+        5,
+        "half, as the other host may create as many"
+    );
 }
 
 #[tokio::test(start_paused = true)]
