@@ -485,17 +485,19 @@ async fn an_answer_that_is_given_again_counts_until_it_is_read() {
     assert_eq!(statuses, ["200", "200", "429"]);
 }
 
-/// A server with a round in the conversation `c` whose text has so many bytes. An answer of `/mcp` has
-/// the text twice.
-async fn with_long_round(bounds: HttpBounds, bytes: usize) -> Server {
+/// A server with a round in the conversation `c` whose text has so many bytes, and the arguments of
+/// `get_round` for it. An answer of `/mcp` has the text twice.
+async fn with_long_round(bounds: HttpBounds, bytes: usize) -> (Server, Value) {
     let setting = Setting {
         bounds,
         ..Setting::default()
     };
     let model = ScriptedModel::answering(move |_, _| Reply::text("x".repeat(bytes)));
     let server = Server::with(Arc::new(model.without_record()), setting).await;
-    assert_eq!(server.send("c", "hello").await["status"], "completed");
-    server
+    let round = server.send("c", "hello").await;
+    assert_eq!(round["status"], "completed");
+    let asked = json!({"conversation_id": "c", "round_id": round["round_id"]});
+    (server, asked)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -503,11 +505,10 @@ async fn answers_of_mcp_that_no_client_reads_are_bounded() {
     const CALLS: u32 = 20;
     let mut bounds = HttpBounds::default();
     bounds.tenant_answer_bytes_max = 5 * 1024 * 1024;
-    let server = with_long_round(bounds, 500_000).await;
+    let (server, asked) = with_long_round(bounds, 500_000).await;
     let mut silent = Raw::connect(&server).await;
     for number in 0..CALLS {
-        let newest = json!({"conversation_id": "c"});
-        silent.call(2 * number + 1, "get_round", &newest).await;
+        silent.call(2 * number + 1, "get_round", &asked).await;
     }
     assert_eq!(soon(silent.answered(CALLS)).await, CALLS as usize);
 
@@ -540,10 +541,9 @@ async fn an_answer_of_mcp_that_its_client_does_not_read_is_given_up() {
     bounds.tenant_answer_bytes_max = 2 * 1024 * 1024;
     bounds.write_pause_max = Duration::from_millis(500);
     bounds.comment_every = Duration::from_millis(100);
-    let server = with_long_round(bounds, 900_000).await;
+    let (server, asked) = with_long_round(bounds, 900_000).await;
     let mut silent = Raw::connect(&server).await;
-    let newest = json!({"conversation_id": "c"});
-    silent.call(1, "get_round", &newest).await;
+    silent.call(1, "get_round", &asked).await;
     assert_eq!(soon(silent.answered(1)).await, 1);
 
     // Waits for the room that the silent client has.
@@ -567,8 +567,8 @@ async fn an_answer_of_mcp_that_its_client_does_not_read_is_given_up() {
 async fn answers_of_mcp_over_http_1_are_bounded() {
     let mut bounds = HttpBounds::default();
     bounds.tenant_answer_bytes_max = 14 * 1024 * 1024;
-    let server = with_long_round(bounds, 3 * 1024 * 1024).await;
-    let call = mcp::newer_call("get_round", &json!({"conversation_id": "c"})).to_string();
+    let (server, asked) = with_long_round(bounds, 3 * 1024 * 1024).await;
+    let call = mcp::newer_call("get_round", &asked).to_string();
     let request = format!(
         "POST /mcp HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer {ACME}\r\n\
          accept: application/json, text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\n\
