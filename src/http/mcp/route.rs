@@ -235,6 +235,7 @@ mod tests {
             "name": "get_round", "arguments": arguments, "_meta": {"note": "x".repeat(100_000)},
         }});
         let call = Request::post("/mcp")
+            .header("host", "a")
             .header("authorization", "Bearer fake")
             .header("accept", "application/json, text/event-stream")
             .header("content-type", "application/json")

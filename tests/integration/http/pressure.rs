@@ -485,7 +485,7 @@ async fn an_answer_that_is_given_again_counts_until_it_is_read() {
     assert_eq!(statuses, ["200", "200", "429"]);
 }
 
-/// A server with a round in the conversation `c` whose text has so many bytes, and the arguments of
+/// A server with a round in the conversation `c` whose text has this many bytes, and the arguments of
 /// `get_round` for it. An answer of `/mcp` has the text twice.
 async fn with_long_round(bounds: HttpBounds, bytes: usize) -> (Server, Value) {
     let setting = Setting {
@@ -502,17 +502,21 @@ async fn with_long_round(bounds: HttpBounds, bytes: usize) -> (Server, Value) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_of_mcp_that_no_client_reads_are_bounded() {
-    const CALLS: u32 = 20;
+    const CALLS: u32 = 10;
     let mut bounds = HttpBounds::default();
-    bounds.tenant_answer_bytes_max = 5 * 1024 * 1024;
-    let (server, asked) = with_long_round(bounds, 500_000).await;
+    bounds.tenant_answer_bytes_max = 1024 * 1024;
+    let (server, asked) = with_long_round(bounds, 200_000).await;
     let mut silent = Raw::connect(&server).await;
     for number in 0..CALLS {
         silent.call(2 * number + 1, "get_round", &asked).await;
     }
     assert_eq!(soon(silent.answered(CALLS)).await, CALLS as usize);
 
-    // Then it reads what was kept for it.
+    // Waits as long for room as the calls, and later.
+    let history = server.get("/v1/conversations/c/messages").await;
+    assert_eq!(problem(history).await, (429, "too_many_bytes".into()));
+
+    // Then the client reads what was kept for it.
     silent.open_window(100_000_000).await;
     let mut texts = std::collections::BTreeMap::<u32, Vec<u8>>::new();
     let mut ended = 0;
@@ -527,10 +531,10 @@ async fn answers_of_mcp_that_no_client_reads_are_bounded() {
     })
     .await;
 
-    let whole = texts.values().filter(|text| text.len() > 1_000_000);
+    let whole = texts.values().filter(|text| text.len() > 400_000);
     let whole = whole.count();
-    assert!((1..=5).contains(&whole), "{whole} of 1 MB each");
-    let refused = texts.values().find(|text| text.len() < 1_000_000).unwrap();
+    assert!((1..=2).contains(&whole), "{whole} of 400 kB each");
+    let refused = texts.values().find(|text| text.len() < 400_000).unwrap();
     let refused = String::from_utf8_lossy(refused);
     assert!(refused.contains("(code too_many_bytes"), "{refused}");
 }
