@@ -12,9 +12,7 @@ use callboard_actors::{
     subagent::CREATE_SUBAGENT,
 };
 
-use super::{
-    AppError, Overrides, Sessions, TENANT, is_apart, nearest, user_path::everyday_programs,
-};
+use super::{AppError, Overrides, Sessions, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
     config::{Config, Retention, SandboxMode, Store, TOOL_NAMES},
@@ -191,7 +189,7 @@ fn over_workspace(
     let options = command_options(config);
     // Programs that the user runs, and commands see: of those in the workspace, commands see the same.
     let programs = options.toolchains.read_only.iter();
-    let mut rules = programs.chain(&options.toolchains.path).fold(
+    let rules = programs.chain(&options.toolchains.path).fold(
         rules(
             config,
             &overrides.workspace,
@@ -199,9 +197,6 @@ fn over_workspace(
         ),
         |rules, folder| rules.and_protected(&overrides.workspace, folder),
     );
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let everyday = everyday_programs(&overrides.workspace, &path);
-    rules.protected_folders.extend(everyday);
     let mut toolbox =
         tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
     if let Some(error) = toolbox.error() {

@@ -38,7 +38,9 @@ pub use crate::sandbox::Mode;
 use crate::{
     fair::{FairPlaces, Waiting},
     mask::Masker,
-    sandbox::{Options, PathError, PathRules, Root, detect_opted},
+    sandbox::{
+        Options, PathError, PathRules, Root, detect_opted, programs_of_user, refused_workspace,
+    },
 };
 
 /// A pattern of calls that "always" approves, for one workspace: a session can go on in another folder,
@@ -193,14 +195,28 @@ pub fn with_policy(
 
 /// As [`with_policy`], with options for commands: which resources they may use and which hosts they
 /// can reach.
+///
+/// Besides what `rules` protects, the programs that run in place of others in folders of the
+/// workspace that are in this process's `PATH` or `PYTHONPATH` are protected. A folder such as
+/// `~/.aws`, where keys lie under names that are not known without it, is refused
+/// ([`Toolbox::error`]).
 pub fn with_options(
     workspace: impl AsRef<Path>,
     mode: Mode,
     options: Options,
-    rules: PathRules,
+    mut rules: PathRules,
     masker: Masker,
 ) -> Toolbox {
     let workspace = workspace.as_ref();
+    if let Some(refused) = refused_workspace(workspace) {
+        return Toolbox {
+            error: Some(refused),
+            ..without_workspace()
+        };
+    }
+    let variable = |name| std::env::var_os(name).unwrap_or_default();
+    let programs = programs_of_user(workspace, &variable("PATH"), &variable("PYTHONPATH"));
+    rules.protected_folders.extend(programs);
     let root = match Root::open(workspace, rules) {
         Ok(root) => Arc::new(root),
         Err(error) => {
