@@ -178,15 +178,18 @@ impl Search<'_> {
         let path = real.join(path);
         let mut todo: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
         while let Some(name) = todo.pop() {
+            if name == "." {
+                continue;
+            }
             if name == ".." {
                 here.pop();
                 continue;
             }
-            // The root begins again.
+            // The root, as the first name of an absolute path, replaces what was walked.
             let next = here.join(&name);
             let is_link = std::fs::symlink_metadata(&next).is_ok_and(|file| file.is_symlink());
-            if name == "." || !is_link {
-                here = if name == "." { here } else { next };
+            if !is_link {
+                here = next;
                 continue;
             }
             links += 1;
