@@ -1,7 +1,7 @@
 //! Reads git's configuration files as git does (git-config(1), "Syntax"). Pure.
 //!
 //! Git stops at the first mistake in a file. This reader goes on in the next line, since another
-//! version of git may read on: what it finds too much is only protected in vain.
+//! version of git may read on: a path that git does not read is only protected needlessly.
 
 /// One setting of a configuration file. Section and key are in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]

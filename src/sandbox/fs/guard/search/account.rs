@@ -70,7 +70,7 @@ impl Named {
 }
 
 impl Search<'_> {
-    /// Reads the configuration of the account, and protects what of it lies in the workspace.
+    /// Reads the configuration of the account, and protects the files of it that lie in the workspace.
     pub(super) fn search_account(&mut self) {
         let rules = self.root.rules();
         let Some(home) = rules.home.clone() else {
