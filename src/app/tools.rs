@@ -152,6 +152,7 @@ pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) ->
             rules.and_protected(workspace, path)
         })
         .with_home(std::env::var_os("HOME").map(PathBuf::from))
+        .with_git_variables(|name| std::env::var_os(name))
 }
 
 /// What commands of a person's host can read, use and reach.

@@ -4,7 +4,7 @@
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 use std::collections::HashSet;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -95,6 +95,10 @@ pub struct PathRules {
     /// this folder. Unread if absent.
     #[serde(default)]
     pub home: Option<PathBuf>,
+    /// More configuration files of the account's git, which its environment names. A relative path
+    /// begins in the root. Unread without a home folder.
+    #[serde(default)]
+    pub git_config: Vec<PathBuf>,
 }
 
 impl PathRules {
@@ -113,6 +117,20 @@ impl PathRules {
     #[must_use]
     pub fn with_home(mut self, home: Option<PathBuf>) -> Self {
         self.home = home.filter(|home| home.is_absolute());
+        self
+    }
+
+    /// Adds the configuration files of git that these variables of the account's environment name:
+    /// `GIT_CONFIG_GLOBAL`, `GIT_CONFIG_SYSTEM` and `XDG_CONFIG_HOME`.
+    #[must_use]
+    pub fn with_git_variables(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let path = |name| variable(name).filter(|path| !path.is_empty());
+        let files = ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"].into_iter();
+        self.git_config
+            .extend(files.filter_map(path).map(PathBuf::from));
+        let folder = path("XDG_CONFIG_HOME").map(PathBuf::from);
+        self.git_config
+            .extend(folder.map(|folder| folder.join("git/config")));
         self
     }
 

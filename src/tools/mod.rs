@@ -179,7 +179,9 @@ pub fn standard(workspace: impl AsRef<Path>) -> Toolbox {
 /// As [`standard`], with the sandbox of `mode`. Masks the keys that [`Masker::from_env`] finds.
 pub fn with_sandbox(workspace: impl AsRef<Path>, mode: Mode) -> Toolbox {
     let home = std::env::var_os("HOME").map(Into::into);
-    let rules = PathRules::default().with_home(home);
+    let rules = PathRules::default()
+        .with_home(home)
+        .with_git_variables(|name| std::env::var_os(name));
     with_policy(workspace, mode, rules, Masker::from_env())
 }
 

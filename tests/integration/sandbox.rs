@@ -8,7 +8,8 @@
 //! - `ends` tests how processes end, `bombs` the limits, `memory` the memory that a sum over
 //!   processes does not show.
 //! - `doors` tests files that the user's own programs would run, `hideouts` those in places that a
-//!   search could pass by, `gits_files` those that the user's git reads and writes.
+//!   search could pass by, `gits_files` those that the user's git reads and writes, `gits_settings` what its
+//!   configuration names.
 //! - `stranger` tests what an unprivileged host hides from other processes of its user.
 
 mod bombs;
@@ -17,6 +18,7 @@ mod ends;
 mod everyday;
 mod filter;
 mod gits_files;
+mod gits_settings;
 mod hideouts;
 mod landlock;
 mod memory;

@@ -526,3 +526,53 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
     }
     assert_eq!(edits, [true, true, true].map(serde_json::Value::from));
 }
+
+#[test]
+fn no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name() {
+    let mut home = Home::new();
+    if home.run(&["tools", "show", "bash"]).code != Some(0) {
+        use std::io::Write;
+        let test = "no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name";
+        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
+        return;
+    }
+    let work = home.work();
+    let at = |path: &str| work.join(path);
+    std::fs::create_dir_all(at("xdg/git")).unwrap();
+    std::fs::write(at("xdg/git/config"), "mine").unwrap();
+    std::fs::write(at("system"), "mine").unwrap();
+    let variable = |name, path| (name, at(path).into_os_string().into_string().unwrap());
+    home.variables = vec![
+        variable("XDG_CONFIG_HOME", "xdg"),
+        variable("GIT_CONFIG_GLOBAL", "global"),
+        variable("GIT_CONFIG_SYSTEM", "system"),
+    ];
+    let call = |name: &str, arguments: &serde_json::Value| {
+        let arguments = arguments.to_string();
+        home.run(&["tools", "call", name, &arguments, "--approve", "auto"])
+            .json()
+    };
+
+    let edits = [
+        ("xdg/git/config", "mine"),
+        ("global", ""),
+        ("system", "mine"),
+    ]
+    .map(|(path, old)| {
+        let arguments = json!({"path": path, "old_text": old, "new_text": "theirs"});
+        call("file_edit", &arguments)["is_error"].clone()
+    });
+    let attack = "for f in xdg/git/config global system own; do echo theirs > $f; echo theirs > new; mv -f new $f; done";
+    let said = call("bash", &json!({ "command": attack })).to_string();
+
+    assert_eq!(edits, [true, true, true].map(serde_json::Value::from));
+    for (path, content) in [
+        ("xdg/git/config", Some("mine")),
+        ("system", Some("mine")),
+        ("global", None),
+    ] {
+        let left = std::fs::read_to_string(at(path)).ok();
+        assert_eq!(left.as_deref(), content, "{path}: {said}");
+    }
+    assert!(at("own").exists(), "{said}");
+}
