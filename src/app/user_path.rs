@@ -109,6 +109,11 @@ const EVERYDAY: &[&str] = &[
     "zsh",
 ];
 
+/// Whether people start a program of this name all day.
+pub(super) fn is_everyday(name: &OsStr) -> bool {
+    EVERYDAY.iter().any(|program| name == *program)
+}
+
 /// The paths, relative to the workspace, of [`EVERYDAY`] programs in folders of `path` that lie in it.
 /// A folder counts by its own path and by that which its links lead to.
 pub(super) fn everyday_programs(workspace: &Path, path: &OsStr) -> Vec<PathBuf> {

@@ -47,6 +47,7 @@ pub(crate) use fs::{Walk, folder_below, is_temporary, settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]
 pub use linux::PdfText;
 pub use policy::PathRules;
+pub(crate) use policy::protected_places;
 pub use toolchains::Toolchains;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub use {
