@@ -4,6 +4,7 @@
 
 mod evals;
 mod gateways;
+mod home_links;
 mod instructions;
 mod masked;
 mod operator;
@@ -92,6 +93,8 @@ pub(crate) struct Overrides {
     pub(crate) skills: Option<PathBuf>,
     /// All MCP servers, including those of the configuration.
     pub(crate) mcp: Vec<McpServerConfig>,
+    /// The file that names further MCP servers.
+    pub(crate) mcp_file: Option<PathBuf>,
     pub(crate) recovery: Recovery,
     /// Budget of the conversation.
     pub(crate) budget: Budget,

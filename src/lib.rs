@@ -182,7 +182,7 @@ mod private;
 mod fair;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]
 mod os_error;
-#[cfg(any(feature = "config", feature = "sandbox-linux"))]
+#[cfg(any(feature = "config", feature = "tools"))]
 mod real_path;
 #[cfg(feature = "http")]
 pub mod http;

@@ -12,7 +12,9 @@ use callboard_actors::{
     subagent::CREATE_SUBAGENT,
 };
 
-use super::{AppError, Overrides, Sessions, TENANT, is_apart, nearest};
+use super::{
+    AppError, Overrides, Sessions, TENANT, home_links::and_linked_from, is_apart, nearest,
+};
 use crate::{
     clock::SystemClock,
     config::{Config, Retention, SandboxMode, Store, TOOL_NAMES},
@@ -134,9 +136,13 @@ pub(crate) fn mode(mode: SandboxMode) -> Mode {
     }
 }
 
-/// The paths in a workspace that no tool may write: the default list, and of what lies in it the
-/// skills, because skills are the user's instructions, and the folders that hold agreements, sessions
-/// and what MCP servers were accepted for.
+/// The paths in a workspace that no tool may write: the default list, and of what lies in it
+/// - the skills, because skills are the user's instructions;
+/// - the folders that hold agreements, sessions and what MCP servers were accepted for, which no tool
+///   may read either;
+/// - every file that the next start of this host reads, and files that hold keys, which no tool may
+///   read either;
+/// - what the home folder's settings are links to.
 pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) -> PathRules {
     let store = match &config.store {
         Store::Sqlite(path) => Some(path.as_path()),
@@ -145,14 +151,40 @@ pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) ->
     let trust = config.trust().folder();
     let trusted = trust.map(|folder| folder.join("trust.json"));
     let data = (!config.data_dir.as_os_str().is_empty()).then_some(config.data_dir.as_path());
-    [skills, data, store, trust, trusted.as_deref()]
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let stored = store.into_iter().flat_map(with_its_logs);
+    let secret = [data, trust, trusted.as_deref()]
         .into_iter()
         .flatten()
+        .chain(config.key_files());
+    let rules = secret
+        .map(Path::to_owned)
+        .chain(stored)
         .fold(PathRules::default(), |rules, path| {
-            rules.and_protected(workspace, path)
-        })
-        .with_home(std::env::var_os("HOME").map(PathBuf::from))
+            rules.and_sensitive(workspace, &path)
+        });
+    let rules = skills
+        .into_iter()
+        .chain(config.read_files())
+        .map(Path::to_owned)
+        .chain(config.mcp.iter().flat_map(McpServerConfig::programs))
+        .fold(rules, |rules, path| rules.and_protected(workspace, &path));
+    let rules = match &home {
+        Some(home) => and_linked_from(rules, home, workspace),
+        None => rules,
+    };
+    rules
+        .with_home(home)
         .with_git_variables(|name| std::env::var_os(name))
+}
+
+/// The files of an SQLite database.
+fn with_its_logs(path: &Path) -> [PathBuf; 4] {
+    ["", "-wal", "-shm", "-journal"].map(|ending| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        name.into()
+    })
 }
 
 /// What commands of a person's host can read, use and reach.
@@ -198,6 +230,27 @@ fn over_workspace(
         ),
         |rules, folder| rules.and_protected(&overrides.workspace, folder),
     );
+    let named = overrides
+        .mcp
+        .iter()
+        .cloned()
+        .map(|server| server.in_workspace(&overrides.workspace))
+        .flat_map(|server| server.programs());
+    let rules = overrides
+        .mcp_file
+        .clone()
+        .into_iter()
+        .chain(named)
+        .fold(rules, |rules, path| {
+            rules.and_protected(&overrides.workspace, &path)
+        });
+    let rules = overrides
+        .db
+        .iter()
+        .flat_map(|path| with_its_logs(path))
+        .fold(rules, |rules, path| {
+            rules.and_sensitive(&overrides.workspace, &path)
+        });
     let mut toolbox =
         tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
     if let Some(error) = toolbox.error() {

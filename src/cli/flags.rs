@@ -232,6 +232,7 @@ impl HostFlags {
             },
             skills: self.skills.clone(),
             mcp: servers(config, self.mcp.as_ref())?,
+            mcp_file: self.mcp.clone(),
             recovery,
             budget: self.budget(),
             at_terminal: Terminals::detect().has_person(),

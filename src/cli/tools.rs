@@ -248,6 +248,7 @@ async fn open(
         sandbox: place.sandbox.map(Into::into),
         approve: approve.map(Into::into),
         mcp: servers(config, place.mcp.as_ref())?,
+        mcp_file: place.mcp.clone(),
         recovery: Recovery::Close,
         at_terminal: Terminals::detect().has_person(),
         ..Overrides::default()

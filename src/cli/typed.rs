@@ -4,13 +4,19 @@
 use std::{
     fs::File,
     io::{BufRead as _, BufReader, Read as _},
+    sync::{
+        Once,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     termios::{LocalModes, OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcsetattr},
 };
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Input that arrives sooner after the question was meant for something else: no person reads
 /// faster.
@@ -122,10 +128,23 @@ fn discard_until_silence(terminal: &mut File, is_over: &impl Fn() -> bool) -> Op
 }
 
 /// Modes of the terminal that last as long as this exists: by [`Keys::of`], keys arrive one by one
-/// and are not echoed. Ctrl-C stays a signal.
-pub(super) struct Keys {
+/// and are not echoed. Ctrl-C stays a signal. A process that Ctrl-\ or the end of its terminal ends
+/// sets the modes back first.
+pub(super) struct Keys(u64);
+
+/// What the modes were before each [`Keys`] that exists, in order.
+static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
+
+struct Held {
+    id: u64,
     terminal: File,
     before: Termios,
+}
+
+impl Held {
+    fn set_back(&self) {
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
 }
 
 impl Keys {
@@ -141,20 +160,86 @@ impl Keys {
     }
 
     fn without(terminal: &File, less: LocalModes) -> Option<Self> {
+        static SIGNALS: Once = Once::new();
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        SIGNALS.call_once(set_back_at_signals);
+        let own = terminal.try_clone().ok()?;
+        let mut held = HELD.lock();
         let before = tcgetattr(terminal).ok()?;
         let mut modes = before.clone();
         modes.local_modes.remove(less);
         tcsetattr(terminal, OptionalActions::Now, &modes).ok()?;
-        Some(Self {
-            terminal: terminal.try_clone().ok()?,
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        held.push(Held {
+            id,
+            terminal: own,
             before,
-        })
+        });
+        Some(Self(id))
     }
 }
 
 impl Drop for Keys {
     fn drop(&mut self) {
-        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+        let mut held = HELD.lock();
+        if let Some(place) = held.iter().position(|one| one.id == self.0) {
+            held.remove(place).set_back();
+        }
+    }
+}
+
+/// From now on, SIGQUIT and SIGHUP set the modes of the terminal back before they end the process.
+/// SIGINT and SIGTERM end what holds them.
+fn set_back_at_signals() {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let thread = std::thread::Builder::new().name("callboard-modes".to_owned());
+    let thread = thread.spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let Ok(runtime) = runtime else {
+            return;
+        };
+        let number = runtime.block_on(async {
+            let mut quit = unless_ignored(SignalKind::quit());
+            let mut hangup = unless_ignored(SignalKind::hangup());
+            let _ = ready.send(());
+            tokio::select! {
+                () = next(&mut quit) => 3,
+                () = next(&mut hangup) => 1,
+            }
+        });
+        for held in HELD.lock().iter().rev() {
+            held.set_back();
+        }
+        std::process::exit(128 + number);
+    });
+    if thread.is_ok() {
+        // An error means that the thread has ended without a signal.
+        let _ = is_ready.recv();
+    }
+}
+
+async fn next(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Listens to a signal; `None` if this process ignores it, as SIGHUP under `nohup`.
+fn unless_ignored(kind: SignalKind) -> Option<Signal> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0);
+    let bit = 1 << (kind.as_raw_value() - 1);
+    if ignored & bit == 0 {
+        signal(kind).ok()
+    } else {
+        None
     }
 }
 

@@ -29,6 +29,7 @@ mod parameters;
 mod mcp;
 mod compaction;
 mod modes;
+mod named_files;
 mod narrow;
 mod parsers;
 mod paths;
@@ -160,6 +161,8 @@ pub struct Config {
     /// Values of MCP headers and variables that must be masked in all output.
     servers_keys: Vec<String>,
     files: Vec<PathBuf>,
+    /// The user's configuration file, whether or not it exists or was read.
+    user_file: Option<PathBuf>,
     project: Vec<ProjectFile>,
     trust: TrustStore,
     settings: Settings,
@@ -375,6 +378,7 @@ impl Config {
             #[cfg(feature = "mcp")]
             mcp: servers.into_values().collect(),
             files,
+            user_file: own,
             project,
             trust,
             settings,

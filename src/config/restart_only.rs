@@ -72,6 +72,7 @@ impl Config {
             files: _,
             project: _,
             trust: _,
+            user_file: _,
         } = self;
         let mut changed = Vec::new();
         for key in keys::plain().filter(|key| needs_start(key)) {

@@ -66,7 +66,7 @@ impl FairPlaces {
             };
             let Some((owner, waits)) = next else { return };
             let places = self.clone();
-            // Not under the lock: if nobody waits any more, the place is dropped here.
+            // Not under the lock: if the future was dropped, the place is dropped here.
             drop(waits.send(Place { places, owner }));
         }
     }

@@ -261,6 +261,33 @@ impl McpServerConfig {
         self
     }
 
+    /// The files that run as the server: its program, if that is a path, and the files among its
+    /// arguments, such as a script.
+    pub(crate) fn programs(&self) -> Vec<PathBuf> {
+        let McpTransport::Stdio {
+            command, args, cwd, ..
+        } = &self.transport
+        else {
+            return Vec::new();
+        };
+        let folder = cwd.clone().unwrap_or_default();
+        let named = args.iter().map(|arg| {
+            let value = arg.split_once('=').map_or("", |(_, value)| value);
+            [arg.as_str(), value]
+        });
+        let program = command.contains('/').then_some(command.as_str());
+        let files = named
+            .flatten()
+            .filter(|name| !name.is_empty())
+            .flat_map(|name| [PathBuf::from(name), folder.join(name)])
+            .filter(|path| path.is_file());
+        program
+            .into_iter()
+            .flat_map(|name| [PathBuf::from(name), folder.join(name)])
+            .chain(files)
+            .collect()
+    }
+
     /// The secrets that the configuration passes to the server: values whose own name, or whose
     /// variable's name, ends in a word such as `key` or `token`. For `Bearer abc`, `abc` is listed
     /// as well.

@@ -5,14 +5,14 @@
 use std::collections::HashSet;
 use std::{
     ffi::{OsStr, OsString},
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     time::Duration,
 };
 
 use callboard_actors::ports::ExecLimits;
 use serde::{Deserialize, Serialize};
 
-use crate::visible::is_invisible;
+use crate::{real_path::real_or_nearest, visible::is_invisible};
 
 mod lists;
 
@@ -90,6 +90,10 @@ pub struct PathRules {
     /// Folders that must not be written, relative to the root; for example one that holds skills.
     #[serde(default)]
     pub protected_folders: Vec<PathBuf>,
+    /// Files and folders that must not be read or written, relative to the root; for example a file
+    /// with a key that the configuration names.
+    #[serde(default)]
+    pub sensitive_paths: Vec<PathBuf>,
     /// Home folder of the account whose git works in the folder. Git's configuration there may name
     /// programs of the workspace, which must not be written; `~` in a repository's configuration is
     /// this folder. Unread if absent.
@@ -102,15 +106,35 @@ pub struct PathRules {
 }
 
 impl PathRules {
-    /// Adds a folder that must not be written. Ignored if it does not lie in `root`.
+    /// Adds a file or folder that must not be written, and the links that lead to it. What does not
+    /// lie in `root` is ignored.
     #[must_use]
-    pub fn and_protected(mut self, root: &Path, folder: &Path) -> Self {
-        if let Ok(relative) = real(folder).strip_prefix(real(root))
-            && !relative.as_os_str().is_empty()
-        {
-            self.protected_folders.push(relative.to_owned());
+    pub fn and_protected(mut self, root: &Path, path: &Path) -> Self {
+        for place in way(root, path) {
+            let parts = lower(&place);
+            let is_known = (1..=parts.len()).any(|end| {
+                parts
+                    .get(..end)
+                    .and_then(<[String]>::split_last)
+                    .is_some_and(|(name, folder)| self.is_protected_name(folder, name))
+            });
+            if !is_known {
+                self.protected_folders.push(place);
+            }
         }
         self
+    }
+
+    /// Adds a file or folder that must not be read or written, and the links that lead to it. What
+    /// does not lie in `root` is ignored.
+    #[must_use]
+    pub(crate) fn and_sensitive(mut self, root: &Path, path: &Path) -> Self {
+        for place in way(root, path) {
+            if !self.sensitive_paths.contains(&place) {
+                self.sensitive_paths.push(place);
+            }
+        }
+        self.and_protected(root, path)
     }
 
     /// Sets the home folder of the account whose git works in the folder.
@@ -147,6 +171,10 @@ impl PathRules {
                 .any(|ending| name.len() > ending.len() && name.ends_with(ending))
             || self.sensitive_names.iter().any(|own| is_named(own, name))
             || SENSITIVE_PLACES.iter().any(|place| holds(&parts, place))
+            || self
+                .sensitive_paths
+                .iter()
+                .any(|own| parts.starts_with(&lower(own)))
     }
 
     /// Whether only the user may write `path`, which is relative to the root, links resolved.
@@ -229,6 +257,7 @@ impl PathRules {
         let folders = self
             .protected_folders
             .iter()
+            .chain(&self.sensitive_paths)
             .filter_map(|path| path.file_name())
             .map(lower_name);
         Names(places.chain(known).chain(own).chain(folders).collect())
@@ -255,6 +284,14 @@ impl Names {
     }
 }
 
+/// The places of protected files, as they lie in a home folder.
+pub(crate) fn protected_places() -> impl Iterator<Item = PathBuf> {
+    PROTECTED_PLACES
+        .iter()
+        .chain(PROTECTED_IN_PROJECTS)
+        .map(|place| place.iter().collect())
+}
+
 /// A name without the sign of an editor's backup, which holds the same keys.
 fn without_backup(name: &str) -> &str {
     name.strip_suffix('~').unwrap_or(name)
@@ -270,19 +307,55 @@ fn is_of_hook_runner(name: &str) -> bool {
         })
 }
 
-/// Real path of `path`. If it does not exist, its nearest existing parent is resolved.
-fn real(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let found = path
-        .ancestors()
-        .find_map(|above| Some((above, above.canonicalize().ok()?)));
-    found.map_or_else(
-        || path.clone(),
-        |(above, found)| {
-            path.strip_prefix(above)
-                .map_or_else(|_| path.clone(), |rest| found.join(rest))
-        },
-    )
+/// Most links on a way, as the kernel counts them.
+const LINKS_MAX: usize = 40;
+
+/// The places in `root`, relative to it, where a change would lead `path` to something else: its real
+/// path, and the path that goes on behind each link on the way. Nothing needs to exist.
+fn way(root: &Path, path: &Path) -> Vec<PathBuf> {
+    let root = real_or_nearest(root);
+    let mut todo: Vec<OsString> = Vec::new();
+    let mut here = PathBuf::new();
+    let mut next = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut places = Vec::new();
+    for _ in 0..=LINKS_MAX {
+        if next.is_absolute() {
+            here = PathBuf::from("/");
+        }
+        todo.extend(next.components().rev().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+        }));
+        let mut target = None;
+        while let Some(name) = todo.pop() {
+            if name == ".." {
+                here.pop();
+                continue;
+            }
+            let one = here.join(&name);
+            target = std::fs::read_link(&one).ok();
+            if target.is_some() {
+                let rest = todo.iter().rev().take_while(|name| *name != "..");
+                places.push(rest.fold(one, |place, name| place.join(name)));
+                break;
+            }
+            here = one;
+        }
+        match target {
+            Some(target) => next = target,
+            None => {
+                places.push(here);
+                break;
+            }
+        }
+    }
+    places
+        .iter()
+        .filter_map(|place| place.strip_prefix(&root).ok())
+        .filter(|place| !place.as_os_str().is_empty())
+        .map(Path::to_owned)
+        .collect()
 }
 
 /// Whether a name in a folder is the given place.
@@ -361,7 +434,7 @@ fn is_env_file(name: &str) -> bool {
 /// above it, such as `credentials` in `.aws`. `None` for every other folder. The user's own data folder
 /// is not of the list, because the host refuses it with its own words.
 pub(crate) fn refused_workspace(folder: &Path) -> Option<String> {
-    let parts = lower(&real(folder));
+    let parts = lower(&real_or_nearest(folder));
     let is_of = |place: &&[&str]| {
         place.last() != Some(&"callboard")
             && (holds(&parts, place)
@@ -566,6 +639,60 @@ mod tests {
             no.iter().filter(|path| protected(path)).collect::<Vec<_>>(),
             Vec::<&&str>::new()
         );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_named_file_is_known_by_each_way_that_leads_to_it() {
+        use std::os::unix::fs::symlink;
+        let top = tempfile::tempdir().unwrap();
+        let at = |name: &str| top.path().join(name);
+        std::fs::create_dir_all(at("ws/v1/deep")).unwrap();
+        symlink("v1", at("ws/current")).unwrap();
+        symlink("../ws/current/deep/key", at("ws/named")).unwrap();
+        symlink(at("ws/named"), at("outside")).unwrap();
+        symlink("ws", at("other")).unwrap();
+        symlink("missing/key", at("ws/dangling")).unwrap();
+        symlink("round", at("ws/v1/round")).unwrap();
+        let of = |name: &str| {
+            let rules = PathRules::default().and_sensitive(&at("other"), &at(name));
+            let names = rules.names();
+            for path in &rules.sensitive_paths {
+                assert!(rules.is_sensitive(path) && rules.is_protected(path));
+                assert!(names.has(&lower_name(path.file_name().unwrap())));
+            }
+            let mut all = rules.sensitive_paths;
+            all.sort();
+            all
+        };
+
+        assert_eq!(
+            of("outside"),
+            ["current/deep/key", "named", "v1/deep/key"].map(PathBuf::from)
+        );
+        assert_eq!(
+            of("other/dangling"),
+            ["dangling", "missing/key"].map(PathBuf::from)
+        );
+        assert_eq!(of("ws/a/../b"), [PathBuf::from("b")]);
+        assert_eq!(of("ws/v1/round"), [PathBuf::from("v1/round")]);
+        assert_eq!(
+            of("ws/current/../far"),
+            ["current", "far"].map(PathBuf::from)
+        );
+        assert_eq!(of("other"), [] as [PathBuf; 0]);
+        assert_eq!(of("elsewhere"), [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn what_lies_in_a_sensitive_folder_is_sensitive() {
+        let rules = PathRules::default()
+            .and_sensitive(Path::new("/nowhere"), Path::new("/nowhere/Var/data"));
+
+        assert!(rules.is_sensitive(Path::new("var/data/x/y.db")));
+        assert!(rules.is_protected(Path::new("var/data/x/y.db")));
+        assert!(!rules.is_sensitive(Path::new("var/database")));
+        assert!(!rules.is_sensitive(Path::new("x/var/data")));
     }
 
     #[test]

@@ -142,6 +142,12 @@ const PYTHON_STARTS: &[&str] = &[
     "usercustomize.py",
 ];
 
+/// Whether people start a program of this name all day.
+#[cfg(feature = "cli")]
+pub(crate) fn is_everyday(name: &OsStr) -> bool {
+    EVERYDAY.iter().any(|program| name == *program)
+}
+
 /// The paths, relative to the workspace, of the programs that would run in place of the user's own: of
 /// [`EVERYDAY`] programs and [`TOOLS`] in folders of `path` that lie in the workspace, and of
 /// [`PYTHON_STARTS`] in those of `python_path`.

@@ -3,6 +3,7 @@
 mod agreeing;
 mod hostile;
 mod instructions;
+mod named;
 mod serving;
 
 use std::path::{Path, PathBuf};

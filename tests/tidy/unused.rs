@@ -39,7 +39,6 @@ const FOR_EMBEDDERS: &[&str] = &[
 
 /// Items through which tests of another package look inside a host or a server. The list may only shrink.
 const FOR_TESTS: &[&str] = &[
-    "COMMANDS_MAX",
     "bytes_ahead",
     "drain_connection",
     "is_cleaning",

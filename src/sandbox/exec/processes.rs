@@ -191,6 +191,16 @@ impl Paused {
         }
         Self(paused)
     }
+
+    /// Whether no process was stopped.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Whether a process is stopped by a signal.
+pub(super) fn is_stopped(pid: i32) -> bool {
+    Buffer::default().state(pid) == Some(b'T')
 }
 
 impl Drop for Paused {

@@ -7,6 +7,9 @@
 //! closes, it sweeps for every command that has begun and not ended, repeatedly, until the commands'
 //! processes must be gone. If no command is open, it exits at once.
 //!
+//! While the host itself is stopped (Ctrl-Z, SIGSTOP), it bounds nothing. So the watchdog looks at it
+//! five times a second and stops the commands for as long.
+//!
 //! Limits: a watchdog that is killed together with the host, as `systemd` does with a control group
 //! or a container runtime with a container, cannot sweep. If the helper does not answer, commands
 //! run without a watchdog.
@@ -14,7 +17,7 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    io::{BufRead, BufReader, Read, Write},
+    io::{Read, Write},
     process::{Child, ChildStdin},
     sync::Arc,
     time::{Duration, Instant},
@@ -25,10 +28,12 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::OFlags,
     io::Errno,
+    process::Pid,
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
+    processes::{Paused, Processes, is_stopped},
     program::{ASK, ASKED, Program},
     start::start_watchdog,
 };
@@ -61,6 +66,9 @@ const SWEEPS: [Duration; 6] = [
     Duration::from_millis(500),
     Duration::from_millis(600),
 ];
+
+/// Time between two looks at the host while commands run.
+const LOOKS: Duration = Duration::from_millis(200);
 
 /// A line of the pipe.
 #[derive(Debug, Serialize, Deserialize)]
@@ -255,16 +263,7 @@ pub(in crate::sandbox) fn run() -> i32 {
     {
         return 1;
     }
-    let mut open = BTreeMap::new();
-    for line in BufReader::new(std::io::stdin()).split(b'\n') {
-        match line.map(|line| serde_json::from_slice(&line)) {
-            Ok(Ok(Line::Begins { id, note })) => drop(open.insert(id, *note)),
-            Ok(Ok(Line::Ended { id })) => drop(open.remove(&id)),
-            // The host was killed while writing a line.
-            Ok(Err(_)) => {}
-            Err(_) => break,
-        }
-    }
+    let open = watch(rustix::process::getppid());
     let orphaned: Vec<Orphaned> = open.into_values().filter_map(Orphaned::of).collect();
     for pause in SWEEPS {
         if orphaned.is_empty() {
@@ -274,4 +273,65 @@ pub(in crate::sandbox) fn run() -> i32 {
         orphaned.iter().for_each(Orphaned::sweep);
     }
     0
+}
+
+/// Reads lines until the pipe closes, and keeps commands from running while the host is stopped.
+/// Returns what is open then.
+fn watch(host: Option<Pid>) -> BTreeMap<u64, Note> {
+    let stdin = std::io::stdin();
+    let mut open = BTreeMap::new();
+    let mut paused = Vec::new();
+    let mut unread = Vec::new();
+    let mut looked = Instant::now();
+    loop {
+        let looks = !open.is_empty() || !paused.is_empty();
+        if looks && looked.elapsed() >= LOOKS {
+            look(host, &mut paused);
+            looked = Instant::now();
+        }
+        let wait = looks.then(|| Timespec::try_from(LOOKS).ok()).flatten();
+        match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], wait.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(_) => return open,
+        }
+        let mut chunk = [0; 4096];
+        match rustix::io::read(&stdin, &mut chunk) {
+            Ok(read) if read > 0 => {
+                unread.extend_from_slice(chunk.get(..read).unwrap_or_default());
+            }
+            Err(Errno::INTR) => {}
+            _ => return open,
+        }
+        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = unread.drain(..=end).collect();
+            match serde_json::from_slice(&line) {
+                Ok(Line::Begins { id, note }) => drop(open.insert(id, *note)),
+                Ok(Line::Ended { id }) => drop(open.remove(&id)),
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Stops what runs below the host's children while the host is stopped, and what starts there
+/// meanwhile; lets it go on once the host does.
+fn look(host: Option<Pid>, paused: &mut Vec<Paused>) {
+    let host = host.filter(|host| rustix::process::getppid() == Some(*host));
+    match host.map(|host| host.as_raw_nonzero().get()) {
+        Some(host) if is_stopped(host) => {
+            let own = std::process::id().cast_signed();
+            let children: Vec<i32> = Processes::read_below([host])
+                .children_of(host)
+                .iter()
+                .copied()
+                .filter(|child| *child != own)
+                .collect();
+            let new = Paused::below(children.into_iter());
+            if !new.is_empty() {
+                paused.push(new);
+            }
+        }
+        _ => paused.clear(),
+    }
 }

@@ -263,3 +263,56 @@ async fn a_serve_beside_a_run_takes_up_the_rounds_of_dead_programs_only() {
     );
     assert_eq!(served.stop().code, Some(0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_does_not_run_while_its_host_is_stopped() {
+    let home = Home::new();
+    let test = "a_command_does_not_run_while_its_host_is_stopped";
+    let Some(slow) = Slow::where_it_can_be_killed(&home, test) else {
+        return;
+    };
+    let command = format!(
+        "touch began; until [ -e go ]; do : {0}; done; touch ended",
+        slow.mark
+    );
+    let call = Reply::events(anthropic_tool("bash", &json!({ "command": command })));
+    let server = ModelServer::start([call, Reply::events(anthropic_text("Done."))]).await;
+    let url = server.url();
+    let args = args(&url, &["Work."]);
+    let host = home.command(&args).spawn().unwrap();
+    let pid = host.id();
+    wait_for("the command", || home.work().join("began").exists());
+    // Of what carries the mark: supervisors have it among their arguments and wait.
+    let running = || {
+        let is_of_it = |folder: &std::path::Path| {
+            std::fs::read(folder.join("cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(&slow.mark))
+        };
+        let state = |folder: std::path::PathBuf| {
+            let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
+            stat.rsplit_once(") ")?.1.chars().next()
+        };
+        std::fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|folder| is_of_it(folder))
+            .filter_map(state)
+            .any(|state| state == 'R')
+    };
+    wait_for("a process that runs", running);
+
+    kill(pid, "STOP");
+    let mut stopped_since = std::time::Instant::now();
+    wait_for("the stop of the command", || {
+        if running() {
+            stopped_since = std::time::Instant::now();
+        }
+        stopped_since.elapsed() > std::time::Duration::from_millis(500)
+    });
+    kill(pid, "CONT");
+    std::fs::write(home.work().join("go"), "").unwrap();
+
+    let ran = Ran::of(&args, host).well();
+    assert!(home.work().join("ended").exists(), "{ran:?}");
+}

@@ -23,11 +23,15 @@ fn at_terminal(home: &Home, test: &str, steps: &[(&str, u32, &str)], args: &[&st
         let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: no python3");
         return None;
     }
+    let all = [&[env!("CARGO_BIN_EXE_callboard")], args].concat();
+    started_at_terminal(home, steps, &all)
+}
+
+fn started_at_terminal(home: &Home, steps: &[(&str, u32, &str)], args: &[&str]) -> Option<Ran> {
     let mut command = std::process::Command::new("python3");
     command
         .arg(TERMINAL)
         .arg(json!(steps).to_string())
-        .arg(env!("CARGO_BIN_EXE_callboard"))
         .args(args);
     command
         .env("TERM", "xterm")
@@ -233,6 +237,34 @@ async fn a_question_stays_the_last_line_until_it_is_answered() {
     assert!(after.starts_with("yes\r\n"), "{ran:?}");
     assert_eq!(ran.out.matches('✓').count(), 4, "nothing is lost: {ran:?}");
     assert!(home.work().join("one.txt").exists(), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_a_signal_ends_leaves_the_modes_of_the_terminal_as_they_were() {
+    let test = "a_question_that_a_signal_ends_leaves_the_modes_of_the_terminal_as_they_were";
+    let home = Home::new();
+    let call = Reply::events(anthropic_tool("file_edit", &create("x.txt")));
+    let server = ModelServer::start([call]).await;
+    let url = server.url();
+    if !Path::new("/usr/bin/python3").exists() {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: no python3");
+        return;
+    }
+    // A shell's own handlers are not those of what it starts.
+    let script = "trap : QUIT; \"$@\"; echo status $?; stty -a";
+    let program = ["sh", "-c", script, "sh", env!("CARGO_BIN_EXE_callboard")];
+    let args = [&program[..], &asking(&url)].concat();
+
+    let ran = started_at_terminal(&home, &[("[N]o", 900, "\u{1c}")], &args).unwrap();
+
+    let (_, after) = ran
+        .out
+        .split_once("status 131")
+        .unwrap_or_else(|| panic!("{ran:?}"));
+    assert!(
+        after.contains(" echo ") && after.contains(" icanon "),
+        "{ran:?}"
+    );
 }
 
 /// Fails if a terminal would obey or hide a part of `text`. Our colors and the spinner are removed

@@ -382,7 +382,11 @@ async fn an_approved_call_that_did_not_start_is_asked_again_where_it_would_do_so
         let mut reply = conversation(&second).resume().await.unwrap().unwrap();
         if asks_again {
             let call = asked(&mut reply).await.unwrap();
-            assert_eq!(starts.load(Ordering::SeqCst), 0, "nobody approved it here");
+            assert_eq!(
+                starts.load(Ordering::SeqCst),
+                0,
+                "no approval was given here"
+            );
             conversation(&second).approve(call, true).await.unwrap();
         }
         let outcome = reply.outcome().await.unwrap();
