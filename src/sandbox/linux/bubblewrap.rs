@@ -383,7 +383,7 @@ impl Inner {
     fn cover(&self, found: &Found, add: &mut impl FnMut(&[&std::ffi::OsStr])) {
         let root = self.root.real_path();
         let inside = Path::new(WORKSPACE);
-        for path in &found.git {
+        for path in &found.held {
             add(&[
                 "--bind-try".as_ref(),
                 root.join(path).as_os_str(),

@@ -544,6 +544,72 @@ pub(super) fn all(test: &str) -> impl Iterator<Item = SandboxFixture> {
         .chain(SandboxFixture::landlocks(test))
 }
 
+/// Files that are known by the names of the folders above them, each with these folders.
+const KNOWN_BY_FOLDERS: &[(&str, &[&str])] = &[
+    (".aws/credentials", &[".aws"]),
+    (".kube/config", &[".kube"]),
+    (".docker/config.json", &[".docker"]),
+    (".config/gh/hosts.yml", &[".config/gh", ".config"]),
+    (".config/gcloud/x", &[".config"]),
+    (".cargo/credentials.toml", &[".cargo"]),
+    (
+        ".local/share/callboard/trust.json",
+        &[".local/share", ".local"],
+    ),
+    ("sub/.aws/sso/x", &["sub/.aws"]),
+    (".vscode/tasks.json", &[".vscode"]),
+    (".hg/hgrc", &[".hg"]),
+    ("_darcs/prefs/defaults", &["_darcs/prefs", "_darcs"]),
+    (".jj/repo/config.toml", &[".jj/repo", ".jj"]),
+    ("sub/.config/fish/config.fish", &["sub/.config"]),
+    (".github/instructions/x.md", &[".github"]),
+];
+
+#[tokio::test]
+async fn folders_by_whose_names_files_are_hidden_or_protected_stay_where_they_are() {
+    let test = "folders_by_whose_names_files_are_hidden_or_protected_stay_where_they_are";
+    let holds_keys = |file: &str| PathRules::default().is_sensitive(Path::new(file));
+    let text = |file: &str| {
+        if holds_keys(file) {
+            "fake-key-of-a-test"
+        } else {
+            "mine"
+        }
+    };
+    each(all(test), async |fixture| {
+        for (file, _) in KNOWN_BY_FOLDERS {
+            fs::create_dir_all(fixture.path(file).parent().unwrap()).unwrap();
+            fs::write(fixture.path(file), text(file)).unwrap();
+        }
+        fs::create_dir_all(fixture.path("sub/src")).unwrap();
+        let folders = KNOWN_BY_FOLDERS.iter().flat_map(|(_, folders)| *folders);
+        let moves: Vec<String> = folders
+            .enumerate()
+            .map(|(n, folder)| format!("mv {folder} moved{n}"))
+            .collect();
+
+        fixture.run(&format!("{}; rm -rf .aws .vscode", moves.join("; "))).await;
+        let read = fixture.run("grep -rs fake-key .").await;
+        let written = fixture.run("for f in moved*; do find $f -type f | while read g; do echo evil > $g; done; done").await;
+
+        assert_eq!(read.stdout, "", "{}: {}", fixture.kind(), written.stderr);
+        for (file, _) in KNOWN_BY_FOLDERS {
+            let now = fs::read_to_string(fixture.path(file)).unwrap_or_default();
+            assert_eq!(now, text(file), "{}: {file}", fixture.kind());
+        }
+        if fixture.kind() == "landlock-closed" {
+            return;
+        }
+        let work = fixture
+            .run("set -e; echo x > .vscode/extensions.json; mv .vscode/extensions.json .vscode/y; rm .vscode/y; mkdir .config/new; \
+                  echo x > .cargo/new; mv .cargo/new ./new; mkdir .github/workflows; mv sub/src src; mv sub renamed")
+            .await;
+        assert_eq!((work.status, work.stderr.as_str()), (Some(0), ""), "{}", fixture.kind());
+        assert!(fixture.path("renamed/.aws/sso/x").exists() && fixture.path("src").exists());
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it() {
     let test = "what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it";
