@@ -611,6 +611,40 @@ async fn folders_by_whose_names_files_are_hidden_or_protected_stay_where_they_ar
 }
 
 #[tokio::test]
+async fn what_a_command_of_another_sandbox_leaves_is_not_taken_for_the_users() {
+    let test = "what_a_command_of_another_sandbox_leaves_is_not_taken_for_the_users";
+    each(SandboxFixture::both(test), async |fixture| {
+        let only = if fixture.kind() == "bubblewrap" { Boundary::Bubblewrap } else { Boundary::Landlock };
+        let other = boundary(&fixture.path(""), only, ExecLimits::default()).unwrap();
+        fs::create_dir(fixture.path(".idea")).unwrap();
+        let first = fixture.run(
+            "mkdir -p sub/.vscode sub/.hg stash; echo evil > sub/.vscode/tasks.json; echo evil > sub/.hg/hgrc; echo evil > sub/.envrc; touch planted; \
+             while [ ! -e begun ]; do sleep 0.02; done; mv sub/.vscode/tasks.json sub/.hg/hgrc sub/.envrc stash/",
+        );
+        let second = async {
+            wait_until("what it plants", Duration::from_secs(20), || fixture.path("planted").exists()).await;
+            let exec = Exec {
+                timeout: Duration::from_secs(20),
+                ..Exec::new("touch begun; while [ ! -e go ]; do sleep 0.02; done; mkdir e e/.hg; mv stash/.envrc e/; mv stash/hgrc e/.hg/; mv stash .vscode; ls -A . e .vscode")
+            };
+            other.exec(exec, CancellationToken::new()).await.unwrap()
+        };
+        let first = async {
+            let result = first.await;
+            fs::write(fixture.path("go"), "").unwrap();
+            result
+        };
+        let (_, result) = futures_util::join!(first, second);
+
+        for planted in [".vscode/tasks.json", "e/.envrc", "e/.hg/hgrc"] {
+            assert!(!fixture.path(planted).exists(), "{}: {planted}: {}", fixture.kind(), result.stdout);
+        }
+        assert!(fixture.path(".idea").exists(), "the user's own stay");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it() {
     let test = "what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it";
     each(all(test), async |fixture| {
