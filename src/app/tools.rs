@@ -199,6 +199,14 @@ fn over_workspace(
         ),
         |rules, folder| rules.and_protected(&overrides.workspace, folder),
     );
+    if config.toolchains
+        && let Some(home) = std::env::var_os("HOME")
+    {
+        rules = Toolchains::absent(Path::new(&home), |name| std::env::var_os(name))
+            .fold(rules, |rules, place| {
+                rules.and_protected(&overrides.workspace, &place)
+            });
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let everyday = everyday_programs(&overrides.workspace, &path);
     rules.protected_folders.extend(everyday);
