@@ -9,6 +9,7 @@ use std::{
         process::ExitStatusExt,
     },
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use callboard_actors::testing::TestSize;
@@ -705,6 +706,52 @@ async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_thro
         for (file, text) in [("a/.git/config", "mine"), ("callboard.toml", "mine"), (".env", "KEY=needle")] {
             assert_eq!(fs::read_to_string(fixture.path(file)).unwrap(), text, "{}: {file}", fixture.kind());
         }
+    })
+    .await;
+}
+
+/// One command exchanges a folder that is mounted over itself for a link to a folder of the machine,
+/// again and again, while others begin.
+#[tokio::test]
+async fn no_mount_of_a_command_follows_a_link_that_another_command_exchanges_for_a_folder() {
+    let test = "no_mount_of_a_command_follows_a_link_that_another_command_exchanges_for_a_folder";
+    each(SandboxFixture::both(test), async |fixture| {
+        let outside = fixture.folder.path().join("outside");
+        fs::create_dir_all(outside.join("objects")).unwrap();
+        fs::write(outside.join("canary"), "outside").unwrap();
+        for folder in ["x/.git/objects", "x/.git/refs"] {
+            fs::create_dir_all(fixture.path(folder)).unwrap();
+        }
+        fs::write(fixture.path("x/.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        symlink(&outside, fixture.path("x/link")).unwrap();
+        let (one, two) = (fixture.path("x/.git"), fixture.path("x/link"));
+        let is_done = Arc::new(AtomicBool::new(false));
+        let exchanging = std::thread::spawn({
+            let (is_done, behind) = (is_done.clone(), outside.clone());
+            move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    let cwd = rustix::fs::CWD;
+                    let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                    if rustix::fs::renameat_with(cwd, &one, cwd, &two, exchange).is_err() {
+                        // The sweep after a command has moved the link aside.
+                        let _ = symlink(&behind, &one).or_else(|_| symlink(&behind, &two));
+                    }
+                    std::thread::park_timeout(Duration::from_micros(1500));
+                }
+            }
+        });
+
+        for _ in 0..TestSize::pick(20, 60, 300) {
+            let command = "echo x > x/.git/written; cat x/.git/canary";
+            let result = fixture.exec(command, Duration::from_secs(20), CancellationToken::new());
+            if let Ok(result) = result.await {
+                assert_eq!(result.stdout, "", "{}", fixture.kind());
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+        exchanging.join().unwrap();
+
+        assert!(!outside.join("written").exists(), "{}", fixture.kind());
     })
     .await;
 }

@@ -282,6 +282,15 @@ fn open(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
     )
 }
 
+/// Whether a path of the workspace is a mount point of this process's namespace.
+pub(in crate::sandbox) fn is_mount_point(root: &Root, path: &Path) -> bool {
+    let flags = AtFlags::EMPTY_PATH;
+    open(root, path).is_ok_and(|place| {
+        rustix::fs::statx(&place, c"", flags, StatxFlags::empty())
+            .is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    })
+}
+
 /// Path under `/proc` of an open descriptor, which names exactly that file.
 fn through(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
