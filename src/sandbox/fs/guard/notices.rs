@@ -23,7 +23,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -265,7 +265,7 @@ impl Drop for Notice {
 }
 
 /// Opens the folder of notices, which must be this user's alone.
-fn open_folder(path: &PathBuf) -> Option<OwnedFd> {
+fn open_folder(path: &Path) -> Option<OwnedFd> {
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(_) => return None,
