@@ -4,9 +4,9 @@
 //!
 //! # Layout
 //! `found` is the result of a search · `known` lists the files from before a command · `listings`
-//! keeps the names of folders from one search to the next · `notices` let the guards of one workspace know
-//! of each other's commands · `search` walks the workspace · `sweep` moves aside what a command left · [`Guard`] holds the state of one workspace, [`Guarded`] the
-//! search and sweep of one command.
+//! keeps the names of folders from one search to the next · `notices` let the guards of one workspace
+//! know of each other's commands · `search` walks the workspace · `sweep` moves aside what a command
+//! left · [`Guard`] holds the state of one workspace, [`Guarded`] the search and sweep of one command.
 //!
 //! Promises:
 //! - No command runs in a workspace that cannot be searched completely ([`Unguarded`]). Nothing is
@@ -24,6 +24,10 @@
 //!   (`NAME.refused`) when the command ends; until then the host's own programs could read it.
 //! - No mount can cover a protected link. A command can remove the link, and the sweep moves aside
 //!   its replacement.
+//! - A folder that contains a folder such as `.vscode` can be renamed, and takes it along into the place
+//!   of another folder.
+//! - Processes of different users, or of containers with a `/dev/shm` each, do not know of each other's
+//!   commands in one workspace.
 //! - A protected name that the user creates or replaces while a command runs is taken for the
 //!   command's: replacing a file removes its cover.
 
