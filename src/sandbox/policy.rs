@@ -386,12 +386,12 @@ mod tests {
             ".npmrc",
             ".aws/credentials",
             "home/.aws/credentials",
+            ".aws/credentials~",
             ".ssh/known_hosts",
             "vault.txt",
             ".docker/config.json",
             ".env~",
             "deep/id_rsa~",
-            ".aws/credentials~",
         ];
         let no = [
             "",
