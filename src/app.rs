@@ -16,7 +16,6 @@ mod stored_tenants;
 mod tenant_store;
 mod tenants;
 mod tools;
-mod user_path;
 mod window;
 
 use std::{

@@ -173,6 +173,13 @@ pub mod config;
 #[cfg(feature = "config")]
 pub mod trust;
 mod private;
+#[cfg(any(
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "http",
+    feature = "sandbox-linux"
+))]
+mod fair;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]
 mod os_error;
 #[cfg(any(feature = "config", feature = "sandbox-linux"))]

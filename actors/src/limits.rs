@@ -157,6 +157,10 @@ pub(crate) const TOKENS_BURST_MIN: u64 = 10_000;
 /// thousand at once badly.
 pub(crate) const LOADS_MAX: usize = 64;
 
+/// Conversations of one tenant that load at the same time. While it loads, a conversation of the
+/// largest size takes more than a hundred megabytes.
+pub(crate) const TENANT_LOADS_MAX: usize = 8;
+
 /// Conversation supervisors of a host. A single supervisor falls behind with tens of thousands of
 /// children.
 pub(crate) const SUPERVISORS: usize = 16;

@@ -249,6 +249,9 @@ impl TenantProvisioner {
         let masker = masker(config);
         let root = match &tenant.workspace {
             Some(workspace) => {
+                if let Some(refused) = sandbox::refused_workspace(workspace) {
+                    return Err(AppError::Tools(refused));
+                }
                 let rules = rules(
                     config,
                     workspace,

@@ -12,9 +12,7 @@ use callboard_actors::{
     subagent::CREATE_SUBAGENT,
 };
 
-use super::{
-    AppError, Overrides, Sessions, TENANT, is_apart, nearest, user_path::everyday_programs,
-};
+use super::{AppError, Overrides, Sessions, TENANT, is_apart, nearest};
 use crate::{
     clock::SystemClock,
     config::{Config, Retention, SandboxMode, Store, TOOL_NAMES},
@@ -154,6 +152,7 @@ pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) ->
             rules.and_protected(workspace, path)
         })
         .with_home(std::env::var_os("HOME").map(PathBuf::from))
+        .with_git_variables(|name| std::env::var_os(name))
 }
 
 /// What commands of a person's host can read, use and reach.
@@ -207,9 +206,6 @@ fn over_workspace(
                 rules.and_protected(&overrides.workspace, &place)
             });
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let everyday = everyday_programs(&overrides.workspace, &path);
-    rules.protected_folders.extend(everyday);
     let mut toolbox =
         tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
     if let Some(error) = toolbox.error() {

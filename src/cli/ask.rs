@@ -27,7 +27,7 @@ const LINES_AT_ONCE: usize = 20;
 /// Characters of what is asked for that the last line of a question repeats.
 const REPEATED_CHARS: usize = 60;
 
-/// What a person is told whose input was no answer.
+/// Shown when input was no answer.
 const UNCLEAR: &str = "\n  Press one key by itself: [y]es, [a]lways, [N]o ";
 
 /// A tool call that waits for approval.
@@ -112,6 +112,12 @@ impl Asker {
         }
     }
 
+    /// Whether a question may wait beside the others: they are at most `count`, of `bytes` together.
+    pub(super) fn has_room(&self, question: &Question, count: usize, bytes: usize) -> bool {
+        let waiting = self.queue.iter().chain([question]);
+        self.queue.len() < count && waiting.map(Question::bytes).sum::<usize>() <= bytes
+    }
+
     /// Queues a question; shows it once no other is open.
     pub(super) fn ask(&mut self, question: Question) {
         self.queue.push_back(question);
@@ -194,6 +200,13 @@ impl Asker {
 }
 
 impl Question {
+    fn bytes(&self) -> usize {
+        [&self.tool_call_id, &self.name, &self.input, &self.reason]
+            .iter()
+            .map(|text| text.len())
+            .sum()
+    }
+
     /// Formats a change of a file as a diff; `None` for any other call. All lines are shown.
     fn as_change(&self, paint: Paint) -> Option<String> {
         let (path, lines) = change(&self.name, &self.input)?;
@@ -257,6 +270,25 @@ impl Question {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_questions_that_wait_are_bounded_in_number_and_in_bytes() {
+        let question = |length: usize| Question {
+            tool_call_id: "t1".into(),
+            name: "bash".into(),
+            input: "x".repeat(length),
+            reason: "why".into(),
+        };
+        let mut asker = Asker::new(Paint::plain());
+        assert!(asker.has_room(&question(991), 2, 1000));
+        assert!(!asker.has_room(&question(992), 2, 1000));
+
+        asker.queue.extend([question(491)]);
+        assert!(asker.has_room(&question(480), 2, 1000));
+        assert!(!asker.has_room(&question(500), 2, 1000));
+        asker.queue.extend([question(0)]);
+        assert!(!asker.has_room(&question(0), 2, 1000));
+    }
 
     #[test]
     fn a_question_holds_no_character_that_hides_or_turns_what_it_asks() {

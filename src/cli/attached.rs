@@ -8,6 +8,7 @@ use callboard_actors::{
     ids::ConversationId,
     stream::{EventKind, Failure as RoundFailure, RoundEnd},
 };
+use memchr::memchr;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -29,14 +30,23 @@ const APPROVALS: &str = "/v1/conversations/{id}/approvals/{tool_call_id}";
 /// Time between two drawings of what changes while nothing arrives.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Bytes of one event: the largest message.
+/// Bytes of one event: the largest message. Also of all questions that wait for the person.
 const EVENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Tool calls of a round that run or wait for the person at the same time.
+const CALLS_MAX: usize = 1000;
 
 /// Commands of such a chat.
 pub(super) const HELP: &str = "\
 /help     this list
 /quit     leave (also Ctrl-D); the conversation stays at its server
 What you type while a round runs waits in a queue. Ctrl-C cancels the running round.";
+
+/// Bytes of the id of a tool call that is shown. The view keeps it while the call runs.
+const ID_BYTES_MAX: usize = 1024;
+
+/// Characters of a tool call's summary, which the view keeps too.
+const SUMMARY_CHARS_MAX: usize = 1000;
 
 /// A conversation of a server.
 pub(super) struct Attached {
@@ -57,6 +67,8 @@ struct Status {
 #[derive(Default)]
 struct Events {
     bytes: Vec<u8>,
+    /// How many of them have no line end.
+    searched: usize,
 }
 
 impl Events {
@@ -64,11 +76,14 @@ impl Events {
     fn push(&mut self, bytes: &[u8]) -> Vec<Value> {
         self.bytes.extend_from_slice(bytes);
         let mut found = Vec::new();
-        while let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.bytes.drain(..=end).collect();
+        // A long event arrives in thousands of pieces; none is searched again with each of them.
+        while let Some(end) = memchr(b'\n', self.bytes.get(self.searched..).unwrap_or_default()) {
+            let line: Vec<u8> = self.bytes.drain(..=self.searched + end).collect();
+            self.searched = 0;
             let data = line.strip_prefix(b"data:");
             found.extend(data.and_then(|data| serde_json::from_slice(data).ok()));
         }
+        self.searched = self.bytes.len();
         found
     }
 }
@@ -88,9 +103,9 @@ fn kind(value: &Value) -> Option<EventKind> {
         "text_delta" => EventKind::TextDelta { text: text("text") },
         "thinking_delta" => EventKind::ThinkingDelta { text: text("text") },
         "tool_call" => EventKind::ToolCall {
-            tool_call_id: text("tool_call_id"),
+            tool_call_id: Some(text("tool_call_id")).filter(|id| id.len() <= ID_BYTES_MAX)?,
             name: text("name"),
-            summary: text("summary"),
+            summary: text("summary").chars().take(SUMMARY_CHARS_MAX).collect(),
             input: input()?,
         },
         "tool_progress" => EventKind::ToolProgress {
@@ -128,6 +143,11 @@ fn kind(value: &Value) -> Option<EventKind> {
         },
         _ => return None,
     })
+}
+
+/// A server that names calls without end would fill the memory.
+fn too_many_calls() -> Failure {
+    Failure::work("the server names more tool calls at once than a round has")
 }
 
 impl Attached {
@@ -269,12 +289,16 @@ impl Attached {
                         typing.pause();
                         view.set_below(Vec::new());
                         view.still();
-                        asker.ask(Question {
+                        let question = Question {
                             tool_call_id: text("tool_call_id"),
                             name: text("name"),
                             input: value.get("input").map(Value::to_string).unwrap_or_default(),
                             reason: text("reason"),
-                        });
+                        };
+                        if !asker.has_room(&question, CALLS_MAX, EVENT_BYTES_MAX) {
+                            return Err(too_many_calls());
+                        }
+                        asker.ask(question);
                     }
                     _ => {
                         let Some(kind) = kind(&value) else { continue };
@@ -288,6 +312,10 @@ impl Attached {
                                 release(&mut held, view);
                                 view.kind(&kind);
                             }
+                        }
+                        if view.running() > CALLS_MAX {
+                            view.end(None);
+                            return Err(too_many_calls());
                         }
                     }
                 }
@@ -308,6 +336,23 @@ fn release(held: &mut Held<EventKind>, view: &mut View) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_event_that_arrives_in_small_pieces_is_searched_once() {
+        let line = format!("data: {{\"type\":\"{}\"}}\n", "x".repeat(1_000_000));
+        let started = std::time::Instant::now();
+        let mut events = Events::default();
+
+        let found: usize = line
+            .as_bytes()
+            .chunks(1)
+            .map(|byte| events.push(byte).len())
+            .sum();
+
+        assert_eq!(found, 1);
+        // Searching all of it with each piece takes longer.
+        assert!(started.elapsed() < Duration::from_secs(10));
+    }
 
     #[test]
     fn events_do_not_depend_on_how_the_bytes_arrive() {

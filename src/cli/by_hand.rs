@@ -22,7 +22,7 @@ use super::{
     failure::Failure,
     session::{Session, scope},
     signals::Signals,
-    terminal::{Paint, err_line, out, sanitize},
+    terminal::{Paint, err_line, out_line, sanitize},
     view::seconds,
 };
 
@@ -95,7 +95,8 @@ pub(super) async fn command(
     let text = result.observation.trim_end();
     let failed =
         result.is_error || text.starts_with("[exit status ") || text.starts_with("[killed");
-    out(&format!("{text}\n"));
+    // Colors too: a file could show a line as Callboard's own.
+    out_line(&sanitize(text));
     let mark = match failed {
         true => paint.red("✗"),
         false => paint.green("✓"),

@@ -1,6 +1,10 @@
 //! The person's editor, for a prompt of many lines. It is the only process that gets the terminal.
 
-use std::io::{Read as _, Write as _};
+use std::{
+    ffi::OsStr,
+    io::{self, Read as _, Write as _},
+    path::PathBuf,
+};
 
 use super::failure::Failure;
 use crate::config::{Config, process_environment};
@@ -23,7 +27,7 @@ pub(super) async fn edited(config: &Config, text: &str) -> Result<String, Failur
         .join(format!("prompt-{}.md", std::process::id()));
     let text = text.to_owned();
     let edit = tokio::task::spawn_blocking(move || {
-        let failed = |error: std::io::Error| {
+        let failed = |error: io::Error| {
             Failure::work(format!("the editor cannot be used: {}", error.kind()))
         };
         let edit = || {
@@ -35,7 +39,11 @@ pub(super) async fn edited(config: &Config, text: &str) -> Result<String, Failur
             opened.write_all(text.as_bytes()).map_err(failed)?;
             drop(opened);
             let mut words = editor.split_whitespace();
-            let status = std::process::Command::new(words.next().unwrap_or_default())
+            let program = program(
+                words.next().unwrap_or_default(),
+                &std::env::var_os("PATH").unwrap_or_default(),
+            );
+            let status = std::process::Command::new(program.map_err(failed)?)
                 .args(words)
                 .arg(&file)
                 .status()
@@ -55,4 +63,59 @@ pub(super) async fn edited(config: &Config, text: &str) -> Result<String, Failur
     });
     edit.await
         .map_err(|error| Failure::work(error.to_string()))?
+}
+
+/// The program that a word names: a path, or a name in the absolute folders of `path`. A relative
+/// folder, or an empty one, is the current folder's, which may be a stranger's repository.
+fn program(word: &str, path: &OsStr) -> io::Result<PathBuf> {
+    if word.contains('/') {
+        return Ok(PathBuf::from(word));
+    }
+    std::env::split_paths(path)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(word))
+        .find(|program| is_program(program))
+        .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+fn is_program(path: &std::path::Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata()
+        .is_ok_and(|about| about.is_file() && about.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    #[test]
+    fn an_editor_is_found_in_absolute_folders_only() {
+        let home = tempfile::tempdir().unwrap();
+        let (bin, other) = (home.path().join("bin"), home.path().join("other"));
+        for (folder, mode) in [(&bin, 0o755), (&other, 0o644)] {
+            std::fs::create_dir(folder).unwrap();
+            std::fs::write(folder.join("ed"), "").unwrap();
+            std::fs::set_permissions(folder.join("ed"), Permissions::from_mode(mode)).unwrap();
+        }
+        let up = "../".repeat(40);
+        let relative = PathBuf::from(format!("{up}{}", bin.display()));
+        let path = |folders: &[&std::path::Path]| std::env::join_paths(folders).unwrap();
+        let empty = std::path::Path::new("");
+
+        let found = program("ed", &path(&[empty, &relative, &other, &bin]));
+
+        assert!(
+            relative.join("ed").is_file(),
+            "only its spelling is relative"
+        );
+        assert_eq!(found.unwrap(), bin.join("ed"));
+        let missing = program("ed", &path(&[empty, &relative, &other]));
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            program("./ed", &path(&[&bin])).unwrap(),
+            PathBuf::from("./ed")
+        );
+    }
 }

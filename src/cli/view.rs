@@ -295,6 +295,11 @@ impl View {
         self.cost_usd = None;
     }
 
+    /// How many tool calls run.
+    pub(super) fn running(&self) -> usize {
+        self.running.len()
+    }
+
     fn footer(&self, end: &RoundEnd) -> String {
         let mut parts = vec![end.stop_reason.code().to_owned()];
         match self.calls {

@@ -124,7 +124,9 @@ fn lines(path: &Path) -> Vec<Result<Task, TaskError>> {
         .collect()
 }
 
-/// Reads the tasks in the subfolders of a folder. Names with a leading dot are skipped.
+/// Reads the tasks in the subfolders of a folder. Names with a leading dot are skipped. A link may
+/// lead to another folder of the data set only: a cloned one must not bring a folder of the user to a
+/// model.
 fn folders(path: &Path, notes: &mut Vec<String>) -> Vec<Result<Task, TaskError>> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
@@ -146,7 +148,21 @@ fn folders(path: &Path, notes: &mut Vec<String>) -> Vec<Result<Task, TaskError>>
         .take(TASKS_MAX + 1)
         .collect();
     folders.sort();
-    folders.iter().map(|path| folder(path, notes)).collect()
+    let home = fs::canonicalize(path).ok();
+    let is_inside = |path: &Path| match (&home, fs::canonicalize(path)) {
+        (Some(home), Ok(real)) => real.starts_with(home),
+        _ => false,
+    };
+    folders
+        .iter()
+        .map(|path| match is_inside(path) {
+            true => folder(path, notes),
+            false => Err(TaskError::file(
+                path.display().to_string(),
+                "it is a link that leads out of the data set; name its target, or copy it",
+            )),
+        })
+        .collect()
 }
 
 /// Reads one task in Harbor's layout.
@@ -360,6 +376,29 @@ mod tests {
             refused(part, &link(&private.join("notes.txt")));
             refused(part, &pipe);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_linked_task_lies_in_the_data_set() {
+        let outside = made(&TASK);
+        let home = made(&TASK);
+        let link = |target: PathBuf, name: &str| {
+            std::os::unix::fs::symlink(target, home.path().join(name)).unwrap();
+        };
+        link(outside.path().join("one"), "two");
+
+        let refused = errors(&home);
+
+        assert_eq!(
+            refused,
+            "BASE/two: it is a link that leads out of the data set; name its target, or copy it\n"
+        );
+        fs::remove_file(home.path().join("two")).unwrap();
+        fs::create_dir(home.path().join(".all")).unwrap();
+        fs::rename(home.path().join("one"), home.path().join(".all/one")).unwrap();
+        link(".all/one".into(), "one");
+        assert_eq!(data_set(home.path()).unwrap().tasks.len(), 1);
     }
 
     #[test]

@@ -30,15 +30,16 @@ use tokio::{
 
 use super::{answer_room::AnswerRoom, error::Problem};
 
-/// Builds the body of the pieces of `source`. It holds `room` until it is sent, or until its client
-/// has taken no piece for `pause_max`.
-pub(super) fn answer_body<E: Into<BoxError> + 'static>(
+/// Builds the body of the pieces of `source`. It holds `held`, which counts it, until it is sent, or
+/// until its client has taken no piece for `pause_max`. Time in which `source` has no piece counts
+/// too.
+pub(super) fn answer_body<E: Into<BoxError> + 'static, H: Send + 'static>(
     source: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
-    room: AnswerRoom,
+    held: H,
     pause_max: Duration,
 ) -> Body {
     let slot = Arc::new(Slot {
-        held: Mutex::new(Some((source.map_err(Into::into).boxed(), room))),
+        held: Mutex::new(Some((source.map_err(Into::into).boxed(), held))),
         taken_at: Mutex::new(Instant::now()),
     });
     let watch = tokio::spawn({
@@ -63,6 +64,15 @@ pub(super) fn answer_body<E: Into<BoxError> + 'static>(
 /// Bytes of a piece of a body that is in memory as a whole. A client that takes one reads.
 const PIECE_BYTES: usize = 64 * 1024;
 
+/// Cuts bytes into pieces, so that a connection takes no more than one that its client does not read.
+pub(super) fn pieces(bytes: Bytes) -> impl Iterator<Item = Bytes> + Send {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let piece = rest.split_to(rest.len().min(PIECE_BYTES));
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
 /// Answers with a body that is in memory as a whole and counts in `room` until it is sent, or until
 /// its client has taken no piece of it for `pause_max`.
 ///
@@ -80,11 +90,7 @@ pub(super) async fn whole_answer(
         (header::CONTENT_TYPE, HeaderValue::from_static(media)),
         (header::CONTENT_LENGTH, HeaderValue::from(bytes.len())),
     ];
-    let mut rest = bytes;
-    let pieces = std::iter::from_fn(move || {
-        let piece = rest.split_to(rest.len().min(PIECE_BYTES));
-        (!piece.is_empty()).then_some(Ok::<_, Infallible>(piece))
-    });
+    let pieces = pieces(bytes).map(Ok::<_, Infallible>);
     let body = answer_body(stream::iter(pieces), room, pause_max);
     Ok((headers, body).into_response())
 }
@@ -106,19 +112,19 @@ pub(super) async fn json_answer(
 /// The pieces of a body.
 type Source = BoxStream<'static, Result<Bytes, BoxError>>;
 
-struct Slot {
+struct Slot<H> {
     /// The pieces that are not sent; `None` once the body was dropped.
-    held: Mutex<Option<(Source, AnswerRoom)>>,
+    held: Mutex<Option<(Source, H)>>,
     /// When the client last took a piece.
     taken_at: Mutex<Instant>,
 }
 
-struct Pieces {
-    slot: Arc<Slot>,
+struct Pieces<H> {
+    slot: Arc<Slot<H>>,
     watch: AbortHandle,
 }
 
-impl Stream for Pieces {
+impl<H> Stream for Pieces<H> {
     type Item = Result<Bytes, BoxError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -134,7 +140,7 @@ impl Stream for Pieces {
     }
 }
 
-impl Drop for Pieces {
+impl<H> Drop for Pieces<H> {
     fn drop(&mut self) {
         self.watch.abort();
         drop(self.slot.held.lock().take());

@@ -13,16 +13,14 @@ use futures_util::StreamExt as _;
 use memchr::memchr2;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
     auth::{Admin, Caller},
     error::Problem,
-    shared::{App, BodyRoom},
+    shared::{App, BodyRoom, too_busy},
 };
+use crate::fair::{FairPlaces, Owner};
 
 /// Room for a message request's other fields and white space, beside the prompt itself.
 const MESSAGE_SLACK_BYTES: usize = 1024 * 1024;
@@ -83,7 +81,9 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for AdminJson<T> {
             None,
         )
         .await?;
-        parse(&app.parses, parts.headers, bytes, ()).await.map(Self)
+        parse((&app.parses, None), parts.headers, bytes, ())
+            .await
+            .map(Self)
     }
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn optional<T: DeserializeOwned + Default + Send + 'static>(
     if bytes.is_empty() {
         Ok(T::default())
     } else {
-        parse(&app.parses, parts.headers, bytes, ()).await
+        parse((&app.parses, None), parts.headers, bytes, ()).await
     }
 }
 
@@ -119,7 +119,7 @@ async fn read<T: DeserializeOwned + Send + 'static>(
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
     let mut room = app.body_room(&tenant);
     let bytes = collect(&parts.headers, body, app, bytes_max, Some(&mut room)).await?;
-    parse(&app.parses, parts.headers, bytes, room).await
+    parse((&app.parses, Some(tenant)), parts.headers, bytes, room).await
 }
 
 /// Reads a body within the bounds of time and size, and into `room` if it counts there.
@@ -213,7 +213,7 @@ async fn collect_from(
 /// A thread that has begun goes on when its client has left, so it holds the place and the room
 /// itself: otherwise clients that leave would have as many bodies parsed at a time as they send.
 async fn parse<T: DeserializeOwned + Send + 'static>(
-    places: &Arc<Semaphore>,
+    (places, owner): (&Arc<FairPlaces>, Owner),
     headers: HeaderMap,
     bytes: Bytes,
     room: impl Send + 'static,
@@ -221,7 +221,7 @@ async fn parse<T: DeserializeOwned + Send + 'static>(
     if bytes.len() <= PARSED_IN_PLACE_MAX {
         return parse_here(&headers, &bytes);
     }
-    let place = places.clone().acquire_owned().await;
+    let place = places.acquire(owner).await.map_err(too_busy)?;
     let parsing = tokio::task::spawn_blocking(move || {
         let _held = (room, place);
         parse_here(&headers, &bytes)
@@ -377,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_body_is_not_parsed_on_a_worker_thread() {
-        let places = Arc::new(Semaphore::new(1));
+        let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
         let json = || {
             HeaderMap::from_iter([(
                 header::CONTENT_TYPE,
@@ -386,8 +386,12 @@ mod tests {
         };
         let is_done_at_once = async |length: usize| {
             let body = format!(r#"{{"list":[],"other":"{}"}}"#, "x".repeat(length));
-            let parsing =
-                std::pin::pin!(parse::<serde_json::Value>(&places, json(), body.into(), ()));
+            let parsing = std::pin::pin!(parse::<serde_json::Value>(
+                (&places, None),
+                json(),
+                body.into(),
+                ()
+            ));
             let first = futures_util::poll!(parsing);
             first.is_ready()
         };
@@ -411,7 +415,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_leaves_while_its_body_is_parsed_keeps_its_place_and_its_bytes() {
-        let places = Arc::new(Semaphore::new(1));
+        let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
         let room = Arc::new(());
         let body = format!("\"{}\"", "x".repeat(PARSED_IN_PLACE_MAX));
         let headers = HeaderMap::from_iter([(
@@ -419,16 +423,18 @@ mod tests {
             HeaderValue::from_static("application/json"),
         )]);
 
-        let mut parsing = Box::pin(parse::<Slow>(&places, headers, body.into(), room.clone()));
+        let mut parsing = Box::pin(parse::<Slow>(
+            (&places, None),
+            headers,
+            body.into(),
+            room.clone(),
+        ));
         assert!(futures_util::poll!(&mut parsing).is_pending());
         drop(parsing);
 
-        assert_eq!(
-            (places.available_permits(), Arc::strong_count(&room)),
-            (0, 2)
-        );
+        assert_eq!((places.free(), Arc::strong_count(&room)), (0, 2));
         GATE.wait();
-        let _freed = places.acquire().await.unwrap();
+        let _freed = places.acquire(None).await.unwrap();
         assert_eq!(Arc::strong_count(&room), 1);
     }
 

@@ -35,6 +35,7 @@ mod console;
 mod error;
 mod fan_outs;
 mod idle;
+mod kept;
 mod keys;
 #[cfg(feature = "mcp-server")]
 pub(crate) mod mcp;

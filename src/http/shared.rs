@@ -12,14 +12,16 @@ use callboard_actors::{
     journal::Head,
 };
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     HttpConfig, addresses::Addresses, answer_room::AnswerRooms, error::Problem, fan_outs::FanOuts,
-    owners::RecentOwners, peers::Watched, sessions::Sessions,
+    kept::KeptRooms, owners::RecentOwners, peers::Watched, sessions::Sessions,
 };
-use crate::Host;
+use crate::{
+    Host,
+    fair::{FairPlaces, Refused, Waiting},
+};
 
 /// Request bodies being read, of all tenants together, in bytes; beyond it requests are refused
 /// with 429.
@@ -28,12 +30,22 @@ const BODIES_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// The same limit for one tenant: three prompts of maximum size.
 const TENANT_BODIES_BYTES_MAX: usize = 128 * 1024 * 1024;
 
-/// Copies of request bodies that are kept in case that another host takes the conversation, of all
-/// tenants together, in bytes. A request beyond it is answered without a copy.
-const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bodies that wait to be parsed. They count in their tenants' room for bodies as well.
+const PARSES_WAITING: Waiting = Waiting {
+    all: 64 * 1024,
+    tenant: 16 * 1024,
+};
 
-/// Bytes of one unit of that room.
-const KEPT_UNIT_BYTES: usize = 1024;
+/// Calls that wait to have their tokens counted. Their messages are in memory, in no room.
+const COUNTS_WAITING: Waiting = Waiting { all: 64, tenant: 8 };
+
+/// The answer for a request that would wait behind too many others.
+pub(super) fn too_busy(_: Refused) -> Problem {
+    Problem::too_many(
+        "too_many_requests",
+        "too many requests of this kind wait; retry in a moment",
+    )
+}
 
 /// The state that axum passes to every handler.
 pub(super) type App = Arc<Shared>;
@@ -51,9 +63,11 @@ pub(super) struct Shared {
     counted: Arc<Mutex<Counted>>,
     /// A place for each large body that is parsed at the same time: half of the processors, so that
     /// the other half serves requests.
-    pub(super) parses: Arc<Semaphore>,
-    /// Room for copies of bodies that may be sent on, in units of [`KEPT_UNIT_BYTES`].
-    kept: Arc<Semaphore>,
+    pub(super) parses: Arc<FairPlaces>,
+    /// A place for each count of tokens, likewise. Counting takes seconds, parsing does not.
+    pub(super) counts: Arc<FairPlaces>,
+    /// Room for copies of bodies that may be sent on.
+    pub(super) kept: KeptRooms,
     /// Room for answers that clients have not read yet.
     pub(super) answers: AnswerRooms,
     /// The fan-outs that tenants started.
@@ -101,6 +115,8 @@ impl Shared {
         let drain = CancellationToken::new();
         let draining = CancellationToken::new();
         let closing = CancellationToken::new();
+        let processors = std::thread::available_parallelism();
+        let half = processors.map_or(1, |all| all.get().div_ceil(2));
         Self {
             answers: AnswerRooms::new(&config.bounds),
             host,
@@ -109,10 +125,9 @@ impl Shared {
             draining,
             closing,
             counted: Arc::default(),
-            parses: Arc::new(Semaphore::new(
-                std::thread::available_parallelism().map_or(1, |all| all.get().div_ceil(2)),
-            )),
-            kept: Arc::new(Semaphore::new(KEPT_BYTES_MAX / KEPT_UNIT_BYTES)),
+            parses: FairPlaces::new(half, PARSES_WAITING),
+            counts: FairPlaces::new(half, COUNTS_WAITING),
+            kept: KeptRooms::default(),
             fan_outs: FanOuts::default(),
             console: Sessions::default(),
             logins: Addresses::default(),
@@ -201,12 +216,6 @@ impl Shared {
         })
     }
 
-    /// Room for a copy of a body of `bytes`; `None` when there is none at this moment.
-    pub(super) fn keep(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let units = u32::try_from(bytes.div_ceil(KEPT_UNIT_BYTES)).ok()?;
-        self.kept.clone().try_acquire_many_owned(units).ok()
-    }
-
     /// Reserves an event stream.
     ///
     /// # Errors
@@ -226,6 +235,16 @@ impl Shared {
             counted: self.counted.clone(),
             tenant: tenant.clone(),
         })
+    }
+
+    /// The reserved bytes of request bodies of a tenant.
+    #[cfg(all(test, feature = "mcp-server"))]
+    pub(super) fn body_bytes(&self, tenant: &TenantId) -> usize {
+        let counted = lock(&self.counted);
+        counted
+            .tenants
+            .get(tenant)
+            .map_or(0, |held| held.body_bytes)
     }
 
     /// A reservation for the bytes of one request body; empty until [`BodyRoom::take`].

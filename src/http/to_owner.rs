@@ -17,12 +17,12 @@ use axum::{
 use callboard_actors::ids::{Scope, TenantId};
 use futures_util::StreamExt as _;
 use serde::Deserialize;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     auth::Caller,
     body::collect,
     error::Problem,
+    kept::KeptRoom,
     openai::responses,
     peers::{FORWARDED, NotForwarded, Peers},
     shared::{App, scope},
@@ -106,7 +106,16 @@ struct Kept {
     headers: HeaderMap,
     body: Bytes,
     /// Counts the body as long as it is kept.
-    _room: OwnedSemaphorePermit,
+    _room: KeptRoom,
+}
+
+impl Place {
+    fn tenant(&self) -> &TenantId {
+        match self {
+            Self::Named(scope, _) => &scope.tenant,
+            Self::InBody(tenant) => tenant,
+        }
+    }
 }
 
 impl Kept {
@@ -143,25 +152,26 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     let (mut parts, body) = request.into_parts();
     let is_forwarded = parts.headers.contains_key(FORWARDED);
     let place = place(&app, &mut parts).await;
+    let Some(place) = place else {
+        return next.run(Request::from_parts(parts, body)).await;
+    };
     let is_kept = match &place {
-        None => return next.run(Request::from_parts(parts, body)).await,
-        Some(Place::Named(..)) => !is_forwarded,
-        Some(Place::InBody(_)) => true,
+        Place::Named(..) => !is_forwarded,
+        Place::InBody(_) => true,
     };
     let (request, kept) = match is_kept {
-        true => match kept(&app, parts, body).await {
+        true => match kept(&app, place.tenant(), parts, body).await {
             Ok(read) => read,
             Err(problem) => return problem.into_response(),
         },
         false => (Request::from_parts(parts, body), None),
     };
     let named = match place {
-        Some(Place::Named(scope, asked)) => Some((scope, asked)),
-        Some(Place::InBody(tenant)) => kept
+        Place::Named(scope, asked) => Some((scope, asked)),
+        Place::InBody(tenant) => kept
             .as_ref()
             .and_then(|kept| scope(&tenant, &named_in(&kept.body)?).ok())
             .map(|scope| (scope, Asked::Owner)),
-        None => None,
     };
     let Some((scope, asked)) = named else {
         return next.run(request).await;
@@ -210,12 +220,18 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
 ///
 /// # Errors
 /// 4xx for a body that does not arrive.
-async fn kept(app: &App, parts: Parts, body: Body) -> Result<(Request, Option<Kept>), Problem> {
+async fn kept(
+    app: &App,
+    tenant: &TenantId,
+    parts: Parts,
+    body: Body,
+) -> Result<(Request, Option<Kept>), Problem> {
     let bytes = match body.is_end_stream() {
         true => Some(0),
         false => body_of(&parts.headers),
     };
-    let Some((bytes, room)) = bytes.and_then(|bytes| Some((bytes, app.keep(bytes)?))) else {
+    let room = bytes.and_then(|bytes| Some((bytes, app.kept.take(tenant, bytes)?)));
+    let Some((bytes, room)) = room else {
         return Ok((Request::from_parts(parts, body), None));
     };
     let body = collect(&parts.headers, body, app, bytes, None).await?;

@@ -117,6 +117,7 @@ impl Local {
         environment.push((MARK.into(), nonce.clone().into()));
         environment.push(("WORKSPACE".into(), root.into()));
         Ok(Launch {
+            tenant: exec.tenant,
             argv,
             environment,
             carried: None,

@@ -4,7 +4,7 @@
 //! # Layout
 //! Each room imports only rooms that stand before it in this list:
 //! - [`policy`] lists what is refused, `toolchains` and `allow_list` what commands may read and
-//!   reach. Plain data.
+//!   reach, `user_path` what the user's own programs are. Plain data.
 //! - `fs` keeps paths inside the workspace ([`Root`]), bounds its size and guards its protected
 //!   files.
 //! - `exec` starts, watches and ends processes. [`Spawner`] is the only place that starts one.
@@ -37,6 +37,7 @@ mod proxy;
 #[path = "proxy/absent.rs"]
 mod proxy;
 mod toolchains;
+mod user_path;
 
 pub use allow_list::AllowList;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
@@ -47,7 +48,9 @@ pub(crate) use fs::{Walk, folder_below, is_temporary, settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]
 pub use linux::PdfText;
 pub use policy::PathRules;
+pub(crate) use policy::refused_workspace;
 pub use toolchains::Toolchains;
+pub(crate) use user_path::programs_of_user;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub use {
     exec::{ControlGroups, Piped, PipedLaunch, PipedProcess, Spawner},

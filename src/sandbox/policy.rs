@@ -4,7 +4,7 @@
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 use std::collections::HashSet;
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -76,6 +76,8 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("NO_COLOR", "1"),
     ("PAGER", "cat"),
     ("GIT_PAGER", "cat"),
+    // `git status` only reads: without this it would write the index again.
+    ("GIT_OPTIONAL_LOCKS", "0"),
 ];
 
 /// Names that are refused. The lists of `lists.rs` always apply, and a host may add names.
@@ -93,6 +95,10 @@ pub struct PathRules {
     /// this folder. Unread if absent.
     #[serde(default)]
     pub home: Option<PathBuf>,
+    /// More configuration files of the account's git, which its environment names. A relative path
+    /// begins in the root. Unread without a home folder.
+    #[serde(default)]
+    pub git_config: Vec<PathBuf>,
 }
 
 impl PathRules {
@@ -111,6 +117,20 @@ impl PathRules {
     #[must_use]
     pub fn with_home(mut self, home: Option<PathBuf>) -> Self {
         self.home = home.filter(|home| home.is_absolute());
+        self
+    }
+
+    /// Adds the configuration files of git that these variables of the account's environment name:
+    /// `GIT_CONFIG_GLOBAL`, `GIT_CONFIG_SYSTEM` and `XDG_CONFIG_HOME`.
+    #[must_use]
+    pub fn with_git_variables(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Self {
+        let path = |name| variable(name).filter(|path| !path.is_empty());
+        let files = ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"].into_iter();
+        self.git_config
+            .extend(files.filter_map(path).map(PathBuf::from));
+        let folder = path("XDG_CONFIG_HOME").map(PathBuf::from);
+        self.git_config
+            .extend(folder.map(|folder| folder.join("git/config")));
         self
     }
 
@@ -253,7 +273,7 @@ impl Names {
     pub(crate) fn has(&self, lower: &str) -> bool {
         let lower = without_backup(lower);
         self.0.contains(lower)
-            || lower.starts_with(".env.")
+            || is_env_file(lower)
             || SENSITIVE_ENDINGS
                 .iter()
                 .chain(PROTECTED_ENDINGS)
@@ -344,15 +364,50 @@ fn is_named(own: &str, lower: &str) -> bool {
     own == lower || (!own.is_ascii() && lower_name(OsStr::new(own)) == lower)
 }
 
-/// Whether the name is `.env` or a variant such as `.env.production`, but not an example made to be
-/// read.
+/// What the names of variants of `.env` and `.envrc` begin with, such as `.env.production`.
+const ENV_STARTS: [&str; 2] = [".env.", ".envrc."];
+
+/// What the name of an example that is made to be read ends with, as in `.env.local.example` and
+/// `example.env`.
+const EXAMPLES: [&str; 4] = ["example", "sample", "template", "dist"];
+
+/// Whether the name is that of a variant of `.env`, such as `.env.production` or `prod.env`, but not
+/// an example made to be read.
 fn is_env_file(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix(".env.") else {
-        return false;
-    };
-    !["example", "sample", "template", "dist"]
+    let variant = ENV_STARTS
         .iter()
-        .any(|kind| rest == *kind || rest.ends_with(&format!(".{kind}")))
+        .find_map(|start| name.strip_prefix(start))
+        .or_else(|| name.strip_suffix(".env"));
+    variant.is_some_and(|variant| {
+        let last = variant.rsplit(['.', '-', '_']).next();
+        !last.is_some_and(|last| EXAMPLES.contains(&last))
+    })
+}
+
+/// Why a folder is no workspace: the names of the keys in it are known only together with the names
+/// above it, such as `credentials` in `.aws`. `None` for every other folder. The user's own data folder
+/// is not of the list, because the host refuses it with its own words.
+pub(crate) fn refused_workspace(folder: &Path) -> Option<String> {
+    let parts = lower(&real(folder));
+    let is_of = |place: &&[&str]| {
+        place.last() != Some(&"callboard")
+            && (holds(&parts, place)
+                || (1..place.len()).any(|end| {
+                    let above = place.get(..end).unwrap_or_default();
+                    parts.len() > end
+                        && parts
+                            .iter()
+                            .rev()
+                            .zip(above.iter().rev())
+                            .all(|(part, name)| part == name)
+                }))
+    };
+    SENSITIVE_PLACES.iter().any(is_of).then(|| {
+        format!(
+            "the workspace {} may hold keys or passwords; name a project's folder",
+            folder.display()
+        )
+    })
 }
 
 fn holds(parts: &[String], place: &[&str]) -> bool {
@@ -392,13 +447,26 @@ mod tests {
             ".docker/config.json",
             ".env~",
             "deep/id_rsa~",
+            ".envrc",
+            ".envrc.private",
+            "prod.env",
+            "deploy/Staging.ENV",
+            "prod.env~",
+            "counterexample.env",
+            "example.prod.env",
+            ".env.example.local",
         ];
         let no = [
             "",
             ".env.example",
             ".env.local.example",
             ".env.sample",
+            ".envrc.example",
+            "example.env",
+            "prod.example.env",
             "env",
+            "prodenv",
+            "prod.env.md",
             "environment.rs",
             "id_rsa.pub",
             "pem",
@@ -584,5 +652,52 @@ mod tests {
                 .collect::<Vec<_>>(),
             Vec::<String>::new()
         );
+    }
+
+    #[test]
+    fn a_folder_of_keys_is_no_workspace() {
+        let home = tempfile::tempdir().unwrap();
+        let made = |path: &str| {
+            let path = home.path().join(path);
+            std::fs::create_dir_all(&path).unwrap();
+            path
+        };
+        for path in [
+            ".ssh",
+            ".ssh/x",
+            ".aws",
+            ".AWS",
+            ".aws/sso/cache",
+            ".gnupg",
+            ".kube",
+            ".docker",
+            ".cargo",
+            ".config",
+            ".config/gh",
+            ".config/gcloud/x",
+        ] {
+            let refused = refused_workspace(&made(path)).unwrap();
+            assert!(
+                refused.contains("may hold keys") && !refused.contains('\n'),
+                "{refused}"
+            );
+        }
+        for path in [
+            "",
+            "x",
+            ".config/nvim",
+            "aws",
+            "config",
+            ".aws/x",
+            ".docker/x",
+            "x/.local/share/callboard/y",
+        ] {
+            assert_eq!(refused_workspace(&made(path)), None, "{path}");
+        }
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(".ssh", home.path().join("innocent")).unwrap();
+            assert!(refused_workspace(&home.path().join("innocent")).is_some());
+        }
     }
 }

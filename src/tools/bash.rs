@@ -184,6 +184,7 @@ the command ends is killed, and the result says so. Long output keeps its head a
             .min(EXEC_TIME_MAX);
         let folder = self.folder(&args).map(PathBuf::from);
         let exec = Exec {
+            tenant: Some(context.key.scope.tenant.clone()),
             command: if self.only_reads(&args) {
                 format!("{}{}", reading::GIT_SETTINGS, args.command)
             } else {

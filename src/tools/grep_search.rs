@@ -109,9 +109,15 @@ Shows at most 200 matches and says how many were left out.";
             .source(ToolSource::BuiltIn)
     }
 
+    // An expression is compiled in `call`: that can take seconds, and a check runs on a thread that
+    // serves all conversations.
     fn check(&self, args: &GrepSearchArgs) -> Result<(), ToolError> {
-        args.glob.as_deref().map(glob).transpose()?;
-        matcher(&args.pattern).map(drop)
+        match args.pattern.len() {
+            ..=PATTERN_TEXT_MAX => args.glob.as_deref().map(glob).transpose().map(drop),
+            bytes => Err(ToolError::invalid(format!(
+                "the pattern has {bytes} bytes; at most {PATTERN_TEXT_MAX} are allowed"
+            ))),
+        }
     }
 
     fn resolve(&self, args: &GrepSearchArgs) -> Option<RawJson> {
@@ -137,12 +143,6 @@ Shows at most 200 matches and says how many were left out.";
 }
 
 fn matcher(pattern: &str) -> Result<RegexMatcher, ToolError> {
-    if pattern.len() > PATTERN_TEXT_MAX {
-        return Err(ToolError::invalid(format!(
-            "the pattern has {} bytes; at most {PATTERN_TEXT_MAX} are allowed",
-            pattern.len()
-        )));
-    }
     RegexMatcherBuilder::new()
         .case_smart(true)
         .line_terminator(Some(b'\n'))
@@ -415,7 +415,7 @@ fn account(found: Found<'_>, skipped: u64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::{Instant, ToolContext};
+    use super::*;
     use crate::tools::fixture::{Fixture, call_with, context};
 
     #[tokio::test]
@@ -442,6 +442,26 @@ mod tests {
 
         assert!(late.is_ok_and(|text| text.contains("the time was over before every file")));
         assert!(cancelled.is_err());
+    }
+
+    #[tokio::test]
+    async fn an_expression_is_compiled_where_it_stops_no_other_conversation() {
+        let fixture = Fixture::new();
+        let root = Root::open(fixture.path(), crate::sandbox::PathRules::default()).unwrap();
+        let tool = GrepSearch::new(Arc::new(root), Arc::new(Masker::new(Vec::<String>::new())));
+        let args = |pattern: &str| GrepSearchArgs {
+            pattern: pattern.to_owned(),
+            path: None,
+            glob: None,
+            context: None,
+        };
+
+        // Compiling the first would fail, and the second takes a second.
+        for pattern in ["(", r"\w{90}"] {
+            assert_eq!(tool.check(&args(pattern)), Ok(()));
+            let call = std::pin::pin!(tool.call(args(pattern), context()));
+            assert!(futures_util::poll!(call).is_pending(), "on another thread");
+        }
     }
 
     #[tokio::test]

@@ -22,8 +22,9 @@ mod page;
 pub mod web;
 
 use std::{
+    num::NonZero,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use callboard_actors::{
@@ -35,8 +36,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;
 use crate::{
+    fair::{FairPlaces, Waiting},
     mask::Masker,
-    sandbox::{Options, PathError, PathRules, Root, detect_opted},
+    sandbox::{
+        Options, PathError, PathRules, Root, detect_opted, programs_of_user, refused_workspace,
+    },
 };
 
 /// A pattern of calls that "always" approves, for one workspace: a session can go on in another folder,
@@ -175,7 +179,9 @@ pub fn standard(workspace: impl AsRef<Path>) -> Toolbox {
 /// As [`standard`], with the sandbox of `mode`. Masks the keys that [`Masker::from_env`] finds.
 pub fn with_sandbox(workspace: impl AsRef<Path>, mode: Mode) -> Toolbox {
     let home = std::env::var_os("HOME").map(Into::into);
-    let rules = PathRules::default().with_home(home);
+    let rules = PathRules::default()
+        .with_home(home)
+        .with_git_variables(|name| std::env::var_os(name));
     with_policy(workspace, mode, rules, Masker::from_env())
 }
 
@@ -191,14 +197,28 @@ pub fn with_policy(
 
 /// As [`with_policy`], with options for commands: which resources they may use and which hosts they
 /// can reach.
+///
+/// Besides what `rules` protects, the programs that run in place of others in folders of the
+/// workspace that are in this process's `PATH` or `PYTHONPATH` are protected. A folder such as
+/// `~/.aws`, where keys lie under names that are not known without it, is refused
+/// ([`Toolbox::error`]).
 pub fn with_options(
     workspace: impl AsRef<Path>,
     mode: Mode,
     options: Options,
-    rules: PathRules,
+    mut rules: PathRules,
     masker: Masker,
 ) -> Toolbox {
     let workspace = workspace.as_ref();
+    if let Some(refused) = refused_workspace(workspace) {
+        return Toolbox {
+            error: Some(refused),
+            ..without_workspace()
+        };
+    }
+    let variable = |name| std::env::var_os(name).unwrap_or_default();
+    let programs = programs_of_user(workspace, &variable("PATH"), &variable("PYTHONPATH"));
+    rules.protected_folders.extend(programs);
     let root = match Root::open(workspace, rules) {
         Ok(root) => Arc::new(root),
         Err(error) => {
@@ -279,15 +299,38 @@ fn cancelled() -> ToolError {
     ToolError::failed("cancelled").code("INTERRUPTED")
 }
 
-/// Runs file work on a blocking thread. The work is cancelled when the round is cancelled or this
-/// future is dropped.
+/// Places for file work, so that searches leave processors to all else. Each tenant gets some.
+static FILE_WORK: LazyLock<Arc<FairPlaces>> = LazyLock::new(|| {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let waiting = Waiting {
+        all: 64 * 1024,
+        tenant: 16 * 1024,
+    };
+    FairPlaces::new(2 * processors.max(2), waiting)
+});
+
+/// Runs file work on a blocking thread, once there is a place for it. The work is cancelled when the
+/// round is cancelled or this future is dropped.
 async fn blocking<T: Send + 'static>(
     context: ToolContext,
     work: impl FnOnce(&CancellationToken) -> Result<T, ToolError> + Send + 'static,
 ) -> Result<T, ToolError> {
     let cancel = context.cancel.child_token();
     let _stops_with_the_caller = cancel.clone().drop_guard();
-    match tokio::task::spawn_blocking(move || work(&cancel)).await {
+    let tenant = context.key.scope.tenant.clone();
+    // Work whose time is over when its place is free shows what it finds at once.
+    let place = tokio::select! {
+        biased;
+        place = FILE_WORK.acquire(Some(tenant)) => place,
+        () = context.cancel.cancelled() => return Err(cancelled()),
+    };
+    let place = place.map_err(|_| ToolError::failed("too much file work waits"))?;
+    // Work whose caller is gone holds its place until it ends.
+    let work = move || {
+        let _place = place;
+        work(&cancel)
+    };
+    match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         // The executor turns a panic into a result, so pass it on.
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -8,7 +8,8 @@
 //! - `ends` tests how processes end, `bombs` the limits, `memory` the memory that a sum over
 //!   processes does not show.
 //! - `doors` tests files that the user's own programs would run, `hideouts` those in places that a
-//!   search could pass by, `gits_files` those that the user's git reads and writes.
+//!   search could pass by, `gits_files` those that the user's git reads and writes, `gits_settings` what its
+//!   configuration names.
 //! - `stranger` tests what an unprivileged host hides from other processes of its user.
 
 mod bombs;
@@ -17,6 +18,7 @@ mod ends;
 mod everyday;
 mod filter;
 mod gits_files;
+mod gits_settings;
 mod hideouts;
 mod landlock;
 mod memory;
@@ -340,7 +342,7 @@ async fn a_command_has_no_network_no_keys_and_no_descriptors_of_the_host() {
     assert_eq!(net.stdout, "2\n", "only the two header lines beside lo");
     assert_eq!(
         environment.stdout,
-        "GIT_PAGER=cat\nHOME=/tmp\nLANG=C.UTF-8\nNO_COLOR=1\nPAGER=cat\nPATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin\n\
+        "GIT_OPTIONAL_LOCKS=0\nGIT_PAGER=cat\nHOME=/tmp\nLANG=C.UTF-8\nNO_COLOR=1\nPAGER=cat\nPATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin\n\
          PWD=/workspace\nTERM=dumb\n_=/usr/bin/env\n"
     );
     assert_eq!(descriptors.stdout, "");
@@ -444,21 +446,30 @@ async fn protected_files_that_were_absent_do_not_stay() {
 
 #[tokio::test]
 async fn commands_cannot_read_files_that_hold_keys() {
-    let Some(fixture) = SandboxFixture::linux("commands_cannot_read_files_that_hold_keys") else {
-        return;
-    };
-    fs::write(fixture.path(".env"), "KEY=needle").unwrap();
-    fs::write(fixture.path(".env.example"), "KEY=example").unwrap();
-    fs::create_dir_all(fixture.path("a/.ssh")).unwrap();
-    fs::write(fixture.path("a/.ssh/id_rsa"), "needle").unwrap();
+    each(
+        SandboxFixture::both("commands_cannot_read_files_that_hold_keys"),
+        async |fixture| {
+            for (path, text) in [
+                (".env", "KEY=needle"),
+                (".env.example", "KEY=example"),
+                (".envrc", "export KEY=needle"),
+                ("a/prod.env", "KEY=needle"),
+                ("a/.ssh/id_rsa", "needle"),
+            ] {
+                fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+                fs::write(fixture.path(path), text).unwrap();
+            }
 
-    let result = fixture.run("cat .env .env.example a/.ssh/id_rsa; cp .env copy; mv .env e; cat copy e; grep -r needle . ; true").await;
+            let result = fixture.run("cat .env .env.example .envrc a/prod.env a/.ssh/id_rsa; cp .env copy; mv .env e; cat copy e; cp a/prod.env .envrc c; cat c; grep -r needle . ; true").await;
 
-    assert_eq!(result.stdout, "KEY=example");
-    assert_eq!(
-        fs::read_to_string(fixture.path(".env")).unwrap(),
-        "KEY=needle"
-    );
+            assert_eq!(result.stdout, "KEY=example");
+            for file in [".env", "a/prod.env"] {
+                assert_eq!(fs::read_to_string(fixture.path(file)).unwrap(), "KEY=needle");
+            }
+            assert!(fixture.path(".envrc").is_file());
+        },
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -437,6 +437,8 @@ async fn files_that_hold_keys_are_refused_also_through_links_and_search() {
     for path in [
         ".env",
         ".env.production",
+        ".envrc",
+        "deploy/prod.env",
         "deep/id_rsa",
         "cert.pem",
         ".aws/credentials",
@@ -445,6 +447,10 @@ async fn files_that_hold_keys_are_refused_also_through_links_and_search() {
         ground.write(path, "NEEDLE=1\n");
     }
     ground.write(".env.example", "EXAMPLE=1\n");
+    ground.write("deploy/example.env", "EXAMPLE=2\n");
+    ground.write("one.txt", "NEEDLE=not a key\n");
+    fs::hard_link(ground.path("deep/id_rsa"), ground.path("twin")).unwrap();
+    fs::hard_link(ground.path("one.txt"), ground.path("two.txt")).unwrap();
     symlink(".env", ground.path("innocent")).unwrap();
     symlink("innocent", ground.path("more-innocent")).unwrap();
     symlink(".ssh", ground.path("folder")).unwrap();
@@ -455,6 +461,8 @@ async fn files_that_hold_keys_are_refused_also_through_links_and_search() {
         "./.env",
         "deep/../.env",
         ".env.production",
+        ".envrc",
+        "deploy/prod.env",
         "deep/id_rsa",
         "cert.pem",
         ".aws/credentials",
@@ -463,6 +471,7 @@ async fn files_that_hold_keys_are_refused_also_through_links_and_search() {
         "more-innocent",
         "folder/config",
         "absolute",
+        "twin",
     ] {
         for (at, answer) in ground.all(path).await.into_iter().enumerate() {
             let error = answer.unwrap_err();
@@ -482,12 +491,51 @@ async fn files_that_hold_keys_are_refused_also_through_links_and_search() {
         .unwrap();
     assert_eq!(
         search,
-        ".env.example:1: EXAMPLE=1\n[6 files that may hold keys were not searched]\n"
+        ".env.example:1: EXAMPLE=1\ndeploy/example.env:1: EXAMPLE=2\none.txt:1: NEEDLE=not a key\ntwo.txt:1: NEEDLE=not a key\n[9 files that may hold keys were not searched]\n"
     );
     assert_eq!(
         fs::read_to_string(ground.path(".env")).unwrap(),
         "NEEDLE=1\n"
     );
+}
+
+#[tokio::test]
+async fn the_tools_of_a_library_write_no_program_of_the_users_shell() {
+    const FOLDER: &str = "CALLBOARD_TEST_WORKSPACE";
+    let test = "tools::the_tools_of_a_library_write_no_program_of_the_users_shell";
+    // `PATH` is the process's, so the test runs in another one.
+    let Ok(folder) = std::env::var(FOLDER) else {
+        let folder = tempfile::tempdir().unwrap();
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture"])
+            .env("PATH", folder.path().join("bin"))
+            .env(FOLDER, folder.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let is_done = output.status.success() && said.contains("1 passed");
+        assert!(
+            is_done,
+            "{said} {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return;
+    };
+    let workspace = PathBuf::from(&folder).join("bin");
+    let ground = Ground {
+        toolbox: tools::with_sandbox(&folder, Mode::None),
+        folder: tempfile::tempdir().unwrap(),
+    };
+    let create = |path: &str| json!({ "path": path, "old_text": "", "new_text": "x" });
+
+    let planted = ground.call("file_edit", create("bin/git")).await;
+    let own = ground.call("file_edit", create("bin/of-the-project")).await;
+
+    assert_eq!(planted.unwrap_err().kind, ToolErrorType::PermissionDenied);
+    assert!(own.is_ok() && !workspace.join("git").exists(), "{own:?}");
+    let refused = tools::with_sandbox(PathBuf::from(folder).join(".ssh"), Mode::None);
+    assert!(refused.error().unwrap().contains("may hold keys"));
+    assert!(refused.get("file_read").is_none());
 }
 
 #[tokio::test]

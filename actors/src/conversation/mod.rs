@@ -111,7 +111,9 @@ impl Actor for Conversation {
         let loads = args.loads.clone();
         let tenant = args.tenant.clone();
         let mut reading = Box::pin(async move {
-            let permit = loads.acquire_owned().await.ok()?;
+            // The tenant's first: one that waits for its own takes none of the host's.
+            let own = tenant.loads().clone().acquire_owned().await.ok()?;
+            let permit = (own, loads.acquire_owned().await.ok()?);
             let mut loaded = sessions.load_to_own(&scope).await;
             if loaded.is_ok()
                 && let Err(error) = tenant.read_spending().await

@@ -639,7 +639,7 @@ impl SendPrompt {
             Documents::Read(host.documents.as_deref())
         };
         let message = match self.prompt {
-            Some(prompt) => Some(prompt.into_message(documents).await?),
+            Some(prompt) => Some(prompt.into_message(tenant.id(), documents).await?),
             None => None,
         };
         let bytes = message.as_ref().map_or(0, |message| message.wire().len())

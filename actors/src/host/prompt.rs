@@ -9,6 +9,7 @@ use crate::{
         Attachment, ContentBlock, Message, Role,
         attachment::{MediaKind, check_prompt_block, document_text, media_of},
     },
+    ids::TenantId,
     limits::PROMPT_BYTES_MAX,
     ports::{DocumentText, DocumentTextError},
 };
@@ -86,7 +87,11 @@ impl Prompt {
     /// Converts the prompt into a user message. If the model takes no documents, the text of each
     /// document follows the document. The document itself stays in the message, for a later model
     /// of the conversation that does take documents.
-    pub(super) async fn into_message(self, documents: Documents<'_>) -> Result<Message, SendError> {
+    pub(super) async fn into_message(
+        self,
+        tenant: &TenantId,
+        documents: Documents<'_>,
+    ) -> Result<Message, SendError> {
         self.blocks.iter().try_for_each(check_prompt_block)?;
         if self.is_blank() {
             return Err(SendError::BadPrompt(0));
@@ -110,7 +115,7 @@ impl Prompt {
         let reader = reader.ok_or(DocumentTextError::Absent)?;
         let mut with_texts = Vec::with_capacity(blocks.len() + 1);
         for block in blocks {
-            let text = text_of(&block, reader).await?;
+            let text = text_of(&block, tenant, reader).await?;
             with_texts.push(block);
             with_texts.extend(text);
         }
@@ -120,12 +125,13 @@ impl Prompt {
 
 async fn text_of(
     block: &ContentBlock,
+    tenant: &TenantId,
     reader: &dyn DocumentText,
 ) -> Result<Option<ContentBlock>, SendError> {
     let Some(media) = media_of(block).filter(|media| media.kind == MediaKind::Document) else {
         return Ok(None);
     };
-    let extracted = reader.extract(Bytes::from(media.bytes()?)).await?;
+    let extracted = reader.extract(tenant, Bytes::from(media.bytes()?)).await?;
     Ok(Some(document_text(
         media.title.as_deref(),
         extracted.pages,

@@ -60,7 +60,8 @@ pub(super) async fn admit_conversation(
         taken = pending.take();
     }
     if taken == Taken::CountFirst {
-        count.counted(ports.sessions.count(tenant.id()).await?);
+        let begun = count.begin_count();
+        count.counted(begun, ports.sessions.count(tenant.id()).await?);
         taken = pending.take();
     }
     match taken {

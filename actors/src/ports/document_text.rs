@@ -4,6 +4,7 @@
 use bytes::Bytes;
 
 use super::BoxFuture;
+use crate::ids::TenantId;
 
 /// The text of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +82,11 @@ pub trait DocumentText: Send + Sync + 'static {
     ///
     /// # Cancel safety
     /// Dropping the future stops the extraction.
-    fn extract(&self, pdf: Bytes) -> BoxFuture<'_, Result<ExtractedText, DocumentTextError>>;
+    fn extract<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        pdf: Bytes,
+    ) -> BoxFuture<'a, Result<ExtractedText, DocumentTextError>>;
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::{BoxFuture, Network, Progress, TOOL_TIMEOUT};
+use crate::ids::TenantId;
 
 /// Resource limits of one command. A command over a limit is stopped with [`SandboxError::Limit`],
 /// or the operating system refuses it more.
@@ -82,6 +83,8 @@ pub struct SandboxPolicy {
 /// A command to run.
 #[derive(Debug, Clone)]
 pub struct Exec {
+    /// Whose command it is. Tenants share the places for commands in turn; `None` is the host.
+    pub tenant: Option<TenantId>,
     /// Script for bash.
     pub command: String,
     /// Longest run. Afterwards every process of the command is killed.
@@ -100,6 +103,7 @@ impl Exec {
     /// Creates a command in the root with a timeout of two minutes and 16 KiB of each stream.
     pub fn new(command: impl Into<String>) -> Self {
         Self {
+            tenant: None,
             command: command.into(),
             timeout: TOOL_TIMEOUT,
             working_dir: None,

@@ -46,6 +46,10 @@ struct State {
     known: Option<(u64, Instant)>,
     /// The number up to which this host may create before the store is counted again.
     part: u64,
+    /// How many times the store was counted.
+    counts: u64,
+    /// How many conversations this host has stored.
+    stored: u64,
     /// Conversations that may be about to be created, each with the number of messages that may
     /// create it.
     pending: HashMap<ConversationId, Pending>,
@@ -57,6 +61,13 @@ struct Pending {
     messages: usize,
     is_counted: bool,
     is_stored: bool,
+}
+
+/// The state of the count when the store was asked. Answers that come late are recognized by it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CountBegun {
+    counts: u64,
+    stored: u64,
 }
 
 /// Held by a message that may create a conversation. Dropping it without
@@ -154,9 +165,25 @@ impl ConversationCount {
         state.known = state.known.map(|(count, at)| (count.saturating_sub(1), at));
     }
 
-    /// Records a count of the store.
-    pub(crate) fn counted(&self, count: u64) {
+    /// Must be called before the store is counted.
+    pub(crate) fn begin_count(&self) -> CountBegun {
+        let state = self.lock();
+        CountBegun {
+            counts: state.counts,
+            stored: state.stored,
+        }
+    }
+
+    /// Records a count of the store. Many messages of a burst count at the same time: once one of
+    /// them has, the others know nothing newer, and what is left must not be divided again.
+    pub(crate) fn counted(&self, begun: CountBegun, count: u64) {
         let mut state = self.lock();
+        if state.counts != begun.counts && state.known.is_some() {
+            return;
+        }
+        state.counts += 1;
+        // The count may have missed what was stored meanwhile.
+        let count = count.saturating_add(state.stored.saturating_sub(begun.stored));
         let unstored = state
             .pending
             .values()
@@ -194,6 +221,7 @@ impl PendingConversation {
             known,
             part,
             pending,
+            ..
         } = &mut *state;
         let is_shared = self.count.is_shared();
         let Some(pending) = pending.get_mut(&self.conversation) else {
@@ -220,8 +248,12 @@ impl PendingConversation {
     /// Records that the conversation is stored.
     pub(crate) fn keep(self) {
         self.count.note_stored(&self.conversation);
-        if let Some(pending) = self.count.lock().pending.get_mut(&self.conversation) {
+        let mut state = self.count.lock();
+        if let Some(pending) = state.pending.get_mut(&self.conversation)
+            && !pending.is_stored
+        {
             pending.is_stored = true;
+            state.stored += 1;
         }
     }
 }

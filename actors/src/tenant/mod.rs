@@ -82,6 +82,8 @@ pub struct Tenant {
     figures: Arc<TenantFigures>,
     /// A permit for each read of a stored conversation.
     reads: Arc<Semaphore>,
+    /// A permit for each conversation that loads.
+    loads: Arc<Semaphore>,
 }
 
 /// The host's limits for tenants without quotas.
@@ -366,6 +368,11 @@ impl Tenant {
     /// The count of stored conversations.
     pub(crate) fn conversation_count(&self) -> &Arc<ConversationCount> {
         &self.conversations
+    }
+
+    /// A permit for each conversation that loads; see [`crate::limits::TENANT_LOADS_MAX`].
+    pub(crate) fn loads(&self) -> &Arc<Semaphore> {
+        &self.loads
     }
 
     /// A permit for each read of a stored conversation; see [`crate::limits::TENANT_READS_MAX`].

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ids::TenantId,
-    limits::{Limits, TENANT_READS_MAX},
+    limits::{Limits, TENANT_LOADS_MAX, TENANT_READS_MAX},
     policy::{Budget, BudgetCounter, BudgetLevel, HostShare},
     ports::SessionBackend,
 };
@@ -154,6 +154,7 @@ impl Tenants {
             sums: Sums::default(),
             figures: Arc::default(),
             reads: Arc::new(Semaphore::new(TENANT_READS_MAX)),
+            loads: Arc::new(Semaphore::new(TENANT_LOADS_MAX)),
         }
     }
 }

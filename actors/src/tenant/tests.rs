@@ -197,7 +197,7 @@ async fn the_count_follows_the_store_whatever_begins_and_ends_or_is_in_doubt() {
                     }
                     let mut taken = pending.take();
                     if taken == Taken::CountFirst {
-                        count.counted(stored.len() as u64);
+                        count.counted(count.begin_count(), stored.len() as u64);
                         taken = pending.take();
                     }
                     let beginning: std::collections::BTreeSet<usize> = under_way
@@ -269,7 +269,7 @@ async fn a_rate_that_is_changed_keeps_what_was_taken() {
 async fn a_conversation_that_was_counted_and_not_stored_is_counted_again_at_once() {
     let count = ConversationCount::new();
     count.bound(Some(1));
-    count.counted(0);
+    count.counted(count.begin_count(), 0);
     let first = count.announce(id(1));
     assert_eq!(first.take(), Taken::Yes);
 
@@ -283,7 +283,7 @@ async fn of_several_hosts_each_creates_its_part_of_what_is_left_and_counts_again
     let count = ConversationCount::new();
     count.bound(Some(10));
     count.share(2);
-    count.counted(0);
+    count.counted(count.begin_count(), 0);
     let mut made = Vec::new();
     let taken = loop {
         let pending = count.announce(id(made.len()));
@@ -300,11 +300,54 @@ async fn of_several_hosts_each_creates_its_part_of_what_is_left_and_counts_again
 
     made.drain(..).for_each(PendingConversation::keep);
     assert!(!count.has_seen(&id(0)), "another host may have deleted it");
-    count.counted(10); // The other host created as many.
+    count.counted(count.begin_count(), 10); // The other host created as many.
     assert_eq!(count.announce(id(20)).take(), Taken::No);
 
-    count.counted(2); // Most were deleted.
+    count.counted(count.begin_count(), 2); // Most were deleted.
     assert_eq!(count.announce(id(21)).take(), Taken::Yes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_that_counts_many_times_at_once_creates_one_part() {
+    let count = ConversationCount::new();
+    count.bound(Some(10));
+    count.share(2);
+    let burst: Vec<_> = (0..75).map(|n| count.announce(id(n))).collect();
+    let asked: Vec<_> = burst
+        .iter()
+        .filter(|pending| pending.take() == Taken::CountFirst)
+        .map(|pending| (pending, count.begin_count()))
+        .collect();
+    assert_eq!(asked.len(), 75);
+
+    // Each has counted an empty store.
+    let created = asked.iter().filter(|(pending, begun)| {
+        count.counted(*begun, 0);
+        pending.take() == Taken::Yes
+    });
+
+    assert_eq!(
+        created.count(),
+        5,
+        "half, as the other host may create as many"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_count_that_began_before_a_conversation_was_stored_does_not_miss_it() {
+    let count = ConversationCount::new();
+    count.bound(Some(2));
+    count.share(2);
+    count.counted(count.begin_count(), 0);
+    let first = count.announce(id(1));
+    assert_eq!(first.take(), Taken::Yes);
+    tokio::time::advance(Duration::from_secs(1)).await;
+
+    let begun = count.begin_count();
+    first.keep();
+    count.counted(begun, 1); // The other host has stored one; the store had not seen this one.
+
+    assert_eq!(count.announce(id(2)).take(), Taken::No);
 }
 
 #[test]

@@ -99,6 +99,8 @@ struct Paragraph {
 
 impl Paragraph {
     fn rows(&self, upto: usize, width: usize) -> Vec<Line> {
+        #[cfg(test)]
+        tests::LAID_OUT.with(|bytes| bytes.set(bytes.get() + self.held() + upto));
         let mut spans = self.carry.clone();
         for span in inline(self.source.get(..upto).unwrap_or_default(), Style::PLAIN) {
             push(&mut spans, span);
@@ -119,9 +121,21 @@ impl Paragraph {
             self.first = self.next.clone();
         }
         self.carry = without(last, &self.first);
+        // Marks without a width of their own fill no row. Each later piece of text would lay them out
+        // again.
+        if self.held() > HELD_BYTES_MAX {
+            let mut row = std::mem::replace(&mut self.first, self.next.clone());
+            row.append(&mut self.carry);
+            rows.push(row);
+        }
         self.source = self.source.split_off(upto);
         self.ask_at = self.source.len() + PARAGRAPH_BYTES;
         rows
+    }
+
+    /// Bytes that are final and fill no row yet.
+    fn held(&self) -> usize {
+        self.carry.iter().map(|span| span.text.len()).sum()
     }
 
     /// Ends the row, because the line of source has ended.

@@ -4,6 +4,11 @@ use crate::{
     visible::{VisibleStream, is_invisible},
 };
 
+thread_local! {
+    /// Bytes of paragraphs that were laid out into rows.
+    pub(super) static LAID_OUT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 fn shown(text: &str, width: usize) -> String {
     let mut markdown = Markdown::new(width);
     let mut rows = markdown.push(text);
@@ -302,5 +307,32 @@ fn a_line_without_an_end_is_not_held_back() {
 
         let shown: usize = rows.iter().map(|row| line_columns(row)).sum();
         assert!(shown > 80_000, "{begin:?}: {shown}");
+    }
+}
+
+#[test]
+fn text_without_a_width_is_laid_out_a_few_times_at_most() {
+    let floods = [
+        "\u{301}".repeat(100_000),
+        "\u{301}\n".repeat(60_000),
+        format!("- > {}", "*a\u{301}* \u{301}\u{fe0f}".repeat(20_000)),
+        "\u{200d}\u{301} ".repeat(40_000),
+    ];
+    for flood in floods {
+        LAID_OUT.with(|bytes| bytes.set(0));
+        let mut markdown = Markdown::new(80);
+
+        let mut rows = markdown.push(&flood);
+
+        let before = LAID_OUT.with(std::cell::Cell::get);
+        let live = markdown.live(3);
+        let of_live = LAID_OUT.with(std::cell::Cell::get) - before;
+        rows.extend(markdown.finish());
+        assert!(before <= 8 * flood.len(), "{before} of {}", flood.len());
+        assert!(of_live <= 4 * HELD_BYTES_MAX, "{of_live}");
+        assert!(live.len() <= 3);
+        let marks = |text: &str| text.chars().filter(|c| *c == '\u{301}').count();
+        let of_rows: usize = rows.iter().map(|row| marks(&text_of(row))).sum();
+        assert_eq!(of_rows, marks(&flood), "no mark is lost");
     }
 }

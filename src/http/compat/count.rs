@@ -8,7 +8,10 @@ use callboard_actors::{
 };
 
 use super::{Transcript, transcript::Begin};
-use crate::http::{error::Problem, shared::App};
+use crate::http::{
+    error::Problem,
+    shared::{App, too_busy},
+};
 
 /// Counts what the model would be sent for a call without a conversation: the host's system prompt
 /// and tools, those of the client, and the messages. Counts as one request of the tenant, because
@@ -27,9 +30,9 @@ pub(in crate::http) async fn count_tokens(
     }
     app.host.tenant(tenant).admit_change()?;
     let setup = app.host.setup_of(tenant);
-    let places = app.parses.clone();
-    // Counting takes processor time in proportion to the text, as parsing does.
-    let place = places.acquire_owned().await;
+    // Counting takes processor time in proportion to the text.
+    let place = app.counts.acquire(Some(tenant.clone())).await;
+    let place = place.map_err(too_busy)?;
     let runtime = tokio::runtime::Handle::current();
     let counting = tokio::task::spawn_blocking(move || {
         let _held = place;

@@ -9,7 +9,7 @@
 //! | `tasks` | rounds as tasks of the protocol |
 //! | `conversations`, `fan_outs` | lists, messages, transcripts; many tasks at once |
 //! | `api`, `events` | requests of the host's own HTTP API, and the events of a round |
-//! | `route`, `patience` | the route `/mcp`, and its answers that take long |
+//! | `route`, `patience`, `unread` | the route `/mcp`, its answers that take long, and those that no client reads |
 //!
 //! # Promises
 //! - A call is one or more requests of the HTTP API with the client's own key: every check, rate,
@@ -28,6 +28,7 @@ pub(super) mod route;
 mod server;
 mod tasks;
 mod tools;
+mod unread;
 
 #[cfg(feature = "cli")]
 pub(crate) use api::Admit;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::State,
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use futures_util::StreamExt as _;
+use futures_util::{Stream, StreamExt as _, stream};
 use rmcp::{
     model::{ClientJsonRpcMessage, ErrorCode},
     transport::streamable_http_server::{
@@ -20,8 +20,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{api::Api, patience::in_time, server::Server};
+use super::{api::Api, patience::in_time, server::Server, unread::Unread};
 use crate::http::{
+    answer_body::{answer_body, pieces},
+    answer_room::ConnectionRoom,
     api::EventFrame,
     auth::Caller,
     body::{collect, values},
@@ -70,6 +72,7 @@ pub(in crate::http) async fn message(
     State(app): State<App>,
     Caller(tenant): Caller,
     Extension(Inside(router)): Extension<Inside>,
+    Extension(connection): Extension<ConnectionRoom>,
     request: axum::extract::Request,
 ) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
@@ -92,7 +95,9 @@ pub(in crate::http) async fn message(
     };
     let request_id = parts.headers.get(REQUEST_ID).cloned();
     let api = Api::new(router, key, &parts.extensions).named(request_id);
-    let server = Server::new(api, false);
+    let unread = Unread::default();
+    let counter = unread.counter(&app.answers, &tenant, &connection);
+    let server = Server::new(api, false).counted_by(counter);
     let mut config = StreamableHttpServerConfig::default()
         // Whoever sends a request has a key, so a name that leads here by a trick gains nothing.
         .disable_allowed_hosts();
@@ -108,13 +113,20 @@ pub(in crate::http) async fn message(
     let request = axum::http::Request::from_parts(parts, Body::from(body));
     let answering = async move { service.handle(request).await.map(Body::new) };
     let response = in_time(&app, answering).await;
+    // A client that reads takes at least the comments of a stream.
+    let bounds = &app.config.bounds;
+    let pause_max = bounds.write_pause_max + bounds.comment_every;
     // The message lives as long as its call, so it counts until the answer is sent.
-    as_problem(response.map(|body| {
-        Body::from_stream(body.into_data_stream().map(move |chunk| {
-            let _ = &room;
-            chunk
-        }))
-    }))
+    let held = (room, unread);
+    as_problem(response.map(|body| answer_body(in_pieces(body), held, pause_max)))
+}
+
+/// The chunks of a body, cut into pieces. A chunk is a whole event, and that of a long text is large.
+fn in_pieces(body: Body) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send {
+    body.into_data_stream().flat_map(|chunk| match chunk {
+        Ok(chunk) => stream::iter(pieces(chunk).map(Ok)).left_stream(),
+        Err(error) => stream::iter([Err(error)]).right_stream(),
+    })
 }
 
 /// Refuses what a page in a browser sends: a name that leads to this host by a trick (DNS rebinding)
@@ -186,5 +198,66 @@ fn as_problem(response: Response) -> Result<Response, Problem> {
             "the header `Mcp-Protocol-Version` names no version that this host knows",
         )),
         _ => Err(Problem::internal()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use axum::http::Request;
+    use callboard_actors::{
+        ids::TenantId,
+        testing::{Reply, ScriptedModel},
+    };
+
+    use super::*;
+    use crate::{
+        Host,
+        http::{HttpConfig, Keys, shared::Shared},
+    };
+
+    #[tokio::test]
+    async fn a_message_counts_until_the_answer_to_its_call_is_sent() {
+        let host = Host::builder()
+            .shared_provider(Arc::new(ScriptedModel::always(Reply::text("yes"))))
+            .build()
+            .await
+            .unwrap();
+        let app = Arc::new(Shared::new(
+            host,
+            HttpConfig::new(Keys::new()),
+            Bytes::new(),
+        ));
+        let acme = TenantId::new("acme").unwrap();
+        let arguments = json!({"conversation_id": "c", "round_id": "r"});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
+            "name": "get_round", "arguments": arguments, "_meta": {"note": "x".repeat(100_000)},
+        }});
+        let call = Request::post("/mcp")
+            .header("host", "a")
+            .header("authorization", "Bearer fake")
+            .header("accept", "application/json, text/event-stream")
+            .header("content-type", "application/json")
+            .body(Body::from(call.to_string()))
+            .unwrap();
+        // The request that the call makes is never answered.
+        let inside = Inside(Router::new().fallback(pending::<StatusCode>));
+        let connection = ConnectionRoom::new(&app.config.bounds);
+
+        let answer = message(
+            State(app.clone()),
+            Caller(acme.clone()),
+            Extension(inside),
+            Extension(connection),
+            call,
+        );
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let during = app.body_bytes(&acme);
+        drop(answer);
+
+        assert!(during > 100_000, "{during}");
+        assert_eq!(app.body_bytes(&acme), 0);
     }
 }

@@ -14,6 +14,7 @@ use rmcp::{
     },
     service::RequestContext,
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
@@ -27,6 +28,7 @@ use super::{
         self, AnswerApproval, CancelFanOut, CancelRound, GetFanOut, GetRound, ListConversations,
         ReadConversation, SendPrompt, StartFanOut, WAIT_MS, WAIT_MS_MAX, arguments, failed,
     },
+    unread::AnswerCounter,
 };
 use crate::clock::SystemEntropy;
 
@@ -48,6 +50,8 @@ pub(in crate::http) struct Server {
     /// Whether the client holds one connection: it can then be asked, and can cancel.
     is_pipe: bool,
     calls: Arc<Semaphore>,
+    /// Counts the answers, over HTTP. A client of pipes holds up only its own process.
+    counter: Option<AnswerCounter>,
 }
 
 impl Server {
@@ -56,7 +60,29 @@ impl Server {
             api,
             is_pipe,
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            counter: None,
         }
+    }
+
+    /// Counts each answer before it is given.
+    pub(super) fn counted_by(self, counter: AnswerCounter) -> Self {
+        Self {
+            counter: Some(counter),
+            ..self
+        }
+    }
+
+    async fn count(&self, answer: &impl Serialize) -> Result<(), Refused> {
+        match &self.counter {
+            Some(counter) => counter.count(answer).await,
+            None => Ok(()),
+        }
+    }
+
+    /// The answer, once it is counted.
+    async fn given<T: Serialize>(&self, answer: T) -> Result<T, ErrorData> {
+        self.count(&answer).await.map_err(refused)?;
+        Ok(answer)
     }
 
     async fn called(
@@ -74,6 +100,14 @@ impl Server {
             Some(held) => answered(&call, held, request.input_responses.unwrap_or_default()).await,
             None => run(&call, &name, request.arguments).await,
         };
+        let counted = match &answered {
+            Ok(CallToolResponse::Complete(result)) => self.count(result).await,
+            Ok(CallToolResponse::InputRequired(asked)) => self.count(asked).await,
+            _ => Ok(()), // One line, or a task.
+        };
+        if let Err(refused) = counted {
+            return Ok(failed(&refused.line()).into());
+        }
         match answered {
             Ok(response) => Ok(response),
             Err(Failed::NoTool) => {
@@ -313,7 +347,8 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(tools::all()))
+        self.given(ListToolsResult::with_all_items(tools::all()))
+            .await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
@@ -335,7 +370,7 @@ impl ServerHandler for Server {
     ) -> Result<GetTaskResult, ErrorData> {
         let call = Call::new(self.api.clone(), context, self.is_pipe).reading();
         let task = Box::pin(tasks::get(&call, &request.task_id)).await;
-        task.map_err(no_task)
+        self.given(task.map_err(no_task)?).await
     }
 
     async fn update_task(
@@ -365,7 +400,7 @@ impl ServerHandler for Server {
     ) -> Result<ListResourcesResult, ErrorData> {
         let after = page.and_then(|page| page.cursor);
         let page = conversations::resources(&self.api, after).await;
-        page.map_err(refused)
+        self.given(page.map_err(refused)?).await
     }
 
     async fn list_resource_templates(
@@ -383,6 +418,7 @@ impl ServerHandler for Server {
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
         let read = conversations::resource(&self.api, &request.uri).await;
-        read.map(Into::into).map_err(refused)
+        let read = self.given(read.map_err(refused)?).await?;
+        Ok(read.into())
     }
 }

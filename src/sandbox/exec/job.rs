@@ -13,7 +13,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::Signal,
 };
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use super::{
     capture::Capture,
@@ -26,7 +26,7 @@ use super::{
     termination::{Group, Kill, Needs, Terminate},
     words::{Words, rename},
 };
-use crate::{mask, sandbox::fs::Disk};
+use crate::{fair::Place, mask, sandbox::fs::Disk};
 
 /// How long a namespace's first process may take to end before bubblewrap is killed too, and a
 /// supervisor before its processes are killed for it.
@@ -127,7 +127,7 @@ pub(super) struct Job {
     status: Option<ExitStatus>,
     ending: Option<Ending>,
     reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
-    _permit: Option<OwnedSemaphorePermit>,
+    _place: Option<Place>,
 }
 
 impl Job {
@@ -136,7 +136,7 @@ impl Job {
         launch: Launch,
         group: Option<CommandGroup>,
         reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
-        permit: Option<OwnedSemaphorePermit>,
+        place: Option<Place>,
     ) -> Self {
         let pid = i32::try_from(child.id()).unwrap_or(0);
         let method = match launch.kind {
@@ -184,7 +184,7 @@ impl Job {
             status: None,
             ending: None,
             reply,
-            _permit: permit,
+            _place: place,
         }
     }
 

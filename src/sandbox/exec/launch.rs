@@ -3,9 +3,14 @@
 
 use std::{ffi::OsString, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 
-use callboard_actors::ports::{ExecLimits, ExecResult, Progress, SandboxError};
+use callboard_actors::{
+    ids::TenantId,
+    ports::{ExecLimits, ExecResult, Progress, SandboxError},
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::fair::Place;
 
 /// Descriptor number at which a program finds the file passed to it beside its standard streams.
 pub(in crate::sandbox) const CARRIED: i32 = 3;
@@ -22,6 +27,8 @@ pub(in crate::sandbox) enum Carried {
 /// Describes a process to start.
 #[derive(Debug, Clone)]
 pub(in crate::sandbox) struct Launch {
+    /// Whose command it is; tenants share the places for commands.
+    pub(in crate::sandbox) tenant: Option<TenantId>,
     /// Program and arguments.
     pub(in crate::sandbox) argv: Vec<OsString>,
     /// The whole environment; nothing is inherited.
@@ -137,12 +144,12 @@ pub(super) type StreamsReply = oneshot::Sender<Result<Streams, SandboxError>>;
 pub(super) type Reply = oneshot::Sender<Result<ExecResult, SandboxError>>;
 
 pub(super) enum Order {
-    /// Starts a process. A command has a permit; a probe has none.
+    /// Starts a process. A command has a place; a probe has none.
     Start {
         id: u64,
         launch: Box<Launch>,
         reply: Reply,
-        permit: Option<OwnedSemaphorePermit>,
+        place: Option<Place>,
     },
     Kill {
         id: u64,

@@ -16,7 +16,7 @@ use std::{
 };
 
 use callboard_actors::ports::{ExecResult, SandboxError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -26,7 +26,10 @@ use super::{
     thread::Thread,
     watchdog::Watchdog,
 };
-use crate::sandbox::policy::{COMMANDS_MAX, NICENESS};
+use crate::{
+    fair::{FairPlaces, Place, Refused, Waiting},
+    sandbox::policy::{COMMANDS_MAX, NICENESS},
+};
 
 /// Concurrent commands that any machine allows, however few files the host may open.
 const COMMANDS_MIN: usize = 64;
@@ -48,12 +51,22 @@ struct Inner {
     /// Written to in order to wake the thread; closed with the last handle.
     wake: OwnedFd,
     next: AtomicU64,
-    permits: Arc<Semaphore>,
+    places: Arc<FairPlaces>,
     piped: Arc<Semaphore>,
     watchdog: Watchdog,
     /// Number of scans of all processes made to end some.
     #[cfg(test)]
     scans: Arc<AtomicU64>,
+}
+
+/// Commands that wait for a place.
+const COMMANDS_WAITING: Waiting = Waiting {
+    all: 64 * 1024,
+    tenant: 16 * 1024,
+};
+
+fn too_many(_: Refused) -> SandboxError {
+    SandboxError::Limit("commands that wait to start".to_owned())
 }
 
 /// Concurrent commands of a host that may open `files` files. Most files are left for other uses.
@@ -101,7 +114,7 @@ impl Spawner {
             orders,
             wake,
             next: AtomicU64::new(1),
-            permits: Arc::new(Semaphore::new(commands_max(files))),
+            places: FairPlaces::new(commands_max(files), COMMANDS_WAITING),
             piped: Arc::new(Semaphore::new(PIPED_MAX)),
             watchdog: Watchdog::default(),
             #[cfg(test)]
@@ -124,10 +137,10 @@ impl Spawner {
         self.0.scans.load(Ordering::Relaxed)
     }
 
-    /// Number of further commands that may start now.
+    /// Number of further commands of one tenant that may start now.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
-        self.0.permits.available_permits()
+        self.0.places.free() / 2
     }
 
     pub(super) fn next_id(&self) -> u64 {
@@ -145,7 +158,7 @@ impl Spawner {
     fn begin(
         &self,
         launch: Launch,
-        permit: Option<OwnedSemaphorePermit>,
+        place: Option<Place>,
     ) -> Result<
         (
             Killer<'_>,
@@ -159,7 +172,7 @@ impl Spawner {
             id,
             launch: Box::new(launch),
             reply,
-            permit,
+            place,
         })?;
         Ok((Killer { spawner: self, id }, answer))
     }
@@ -173,15 +186,15 @@ impl Spawner {
         launch: Launch,
         cancel: &CancellationToken,
     ) -> Result<ExecResult, SandboxError> {
-        // The permit travels with the job and is released when the thread drops the job, not when
+        // The place travels with the job and is released when the thread drops the job, not when
         // this future ends: processes of a cancelled command may still run for a moment, and they
         // count towards the limit of concurrent commands.
-        let permit = tokio::select! {
+        let place = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(SandboxError::Cancelled),
-            permit = self.0.permits.clone().acquire_owned() => permit.ok(),
+            place = self.0.places.acquire(launch.tenant.clone()) => place.map_err(too_many)?,
         };
-        let (killer, mut answer) = self.begin(launch, permit)?;
+        let (killer, mut answer) = self.begin(launch, Some(place))?;
         let answered = tokio::select! {
             biased;
             answered = &mut answer => answered,

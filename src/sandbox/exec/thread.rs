@@ -19,7 +19,6 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     time::{ClockId, clock_gettime},
 };
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     job::{Ending, Hurry, Job},
@@ -30,7 +29,7 @@ use super::{
     processes::{Paused, Processes, total},
     termination::{Terminate, Terminator},
 };
-use crate::mask;
+use crate::{fair::Place, mask};
 
 /// Interval between two checks of all limits. A command must end within two seconds of exceeding
 /// one.
@@ -93,7 +92,7 @@ struct Waiting {
     id: u64,
     launch: Box<Launch>,
     reply: Reply,
-    permit: Option<OwnedSemaphorePermit>,
+    place: Option<Place>,
 }
 
 /// A check of the limits of all commands, made in slices.
@@ -271,12 +270,12 @@ impl Thread {
                     id,
                     launch,
                     reply,
-                    permit,
+                    place,
                 } => self.waiting.push_back(Waiting {
                     id,
                     launch,
                     reply,
-                    permit,
+                    place,
                 }),
                 Order::Kill { id } => {
                     if let Some(job) = self.jobs.get_mut(&id) {
@@ -313,10 +312,10 @@ impl Thread {
             id,
             launch,
             reply,
-            permit,
+            place,
         } in self.waiting.drain(..self.waiting.len().min(STARTS))
         {
-            match self.starter.start(&launch, permit.is_none()) {
+            match self.starter.start(&launch, place.is_none()) {
                 Ok((child, group)) => {
                     if !std::mem::replace(&mut self.prepares_masks, true) {
                         // Without this thread the lines of the first commands are not shown.
@@ -329,7 +328,7 @@ impl Thread {
                         self.read_at = self.checked_at;
                         self.usual = total();
                     }
-                    let job = Job::new(child, *launch, group, reply, permit);
+                    let job = Job::new(child, *launch, group, reply, place);
                     if self.available.is_none() && job.is_suspect() {
                         self.available =
                             machine::available().map(|available| (available, available));
@@ -669,8 +668,38 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn commands_of_one_tenant_leave_places_for_those_of_another() {
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let of = |tenant: &str, command: &str| Exec {
+            tenant: Some(tenant.parse().unwrap()),
+            ..Exec::new(command)
+        };
+        let cancel = CancellationToken::new();
+        let mut commands = tokio::task::JoinSet::new();
+        for _ in 0..2 * spawner.room() + 8 {
+            let (sandbox, exec, cancel) =
+                (sandbox.clone(), of("acme", "sleep 86400"), cancel.clone());
+            commands.spawn(async move { sandbox.exec(exec, cancel).await });
+        }
+        tokio::task::yield_now().await;
+
+        let other = sandbox.exec(of("zeta", "echo other"), CancellationToken::new());
+        let other = tokio::select! {
+            other = other => other.unwrap(),
+            ended = commands.join_next() => panic!("an endless command ended: {ended:?}"),
+        };
+        assert_eq!(other.stdout, "other\n");
+        cancel.cancel();
+        commands.join_all().await;
+    }
+
     fn launch() -> Box<Launch> {
         Box::new(Launch {
+            tenant: None,
             argv: vec!["/bin/true".into()],
             environment: Vec::new(),
             carried: None,
@@ -719,7 +748,7 @@ mod tests {
                         id,
                         launch: launch(),
                         reply,
-                        permit: None,
+                        place: None,
                     })
                     .unwrap();
                 answer

@@ -7,6 +7,10 @@
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) mod index;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) mod named;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+mod settings;
 
 /// Names in a repository that decide which programs git runs, where git looks for such files, or to
 /// which server it sends: a remote that no configuration knows is read from `remotes` or `branches`.
@@ -58,11 +62,9 @@ pub(crate) fn waiting_file_is_dangerous(name: &str, content: &[u8]) -> bool {
         "apply-opt" => text.contains("--b"),
         _ => {
             text.contains('/')
-                || text.lines().any(|line| {
-                    let line = line.rsplit(']').next().unwrap_or(line).trim();
-                    let (key, value) = line.split_once('=').unwrap_or((line, ""));
-                    key.trim().eq_ignore_ascii_case("strategy")
-                        && !is_own(value.trim().trim_matches('"'))
+                || settings::settings(content).iter().any(|setting| {
+                    let value = setting.value.as_deref().unwrap_or_default();
+                    setting.key == b"strategy" && !is_own(&String::from_utf8_lossy(value))
                 })
         }
     }
@@ -138,144 +140,6 @@ fn steps_run_commands(steps: &[u8]) -> bool {
                 .unwrap_or_default();
             word.eq_ignore_ascii_case(b"exec") || word.eq_ignore_ascii_case(b"x")
         })
-}
-
-/// A path in a git configuration that leads to more hooks or configuration.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ConfigPath {
-    /// The hooks folder, relative to the top of the working tree.
-    Hooks(String),
-    /// The top of the working tree, relative to the repository.
-    WorkTree(String),
-    /// Another configuration file, relative to the folder of this file.
-    Include(String),
-    /// A word of a command that git runs, which may be a path relative to the top of the working
-    /// tree.
-    Program(String),
-}
-
-/// Returns the paths that a git configuration names.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-pub(crate) fn config_paths(config: &str) -> Vec<ConfigPath> {
-    let mut section = String::new();
-    let mut paths = Vec::new();
-    let config = config.replace("\\\r\n", " ").replace("\\\n", " ");
-    for line in config.lines().map(str::trim) {
-        // A key may follow its section on the same line.
-        let line = match line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((header, rest)) => {
-                section = header
-                    .split([' ', '"', '.'])
-                    .next()
-                    .unwrap_or_default()
-                    .to_ascii_lowercase();
-                rest
-            }
-            None => line,
-        };
-        let Some((key, value)) = line.split_once('=') else {
-            continue;
-        };
-        let name = key.trim().to_ascii_lowercase();
-        if names_command(&section, &name, value) {
-            paths.extend(words_of(value).into_iter().map(ConfigPath::Program));
-        }
-        let value = value
-            .split([';', '#'])
-            .next()
-            .unwrap_or_default()
-            .replace('"', "")
-            .trim()
-            .to_owned();
-        match (section.as_str(), name.as_str()) {
-            _ if value.is_empty() => {}
-            // A new repository gets the hooks and the configuration of its template.
-            ("core", "hookspath") | ("init", "templatedir") => paths.push(ConfigPath::Hooks(value)),
-            ("core", "worktree") => paths.push(ConfigPath::WorkTree(value)),
-            ("include" | "includeif", "path") => paths.push(ConfigPath::Include(value)),
-            _ => {}
-        }
-    }
-    paths
-}
-
-/// Whether git runs the value of a key as a command.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-fn names_command(section: &str, key: &str, value: &str) -> bool {
-    match section {
-        "alias" => value.trim_start_matches([' ', '\t', '"']).starts_with('!'),
-        "pager" | "credential" | "gpg" | "sendemail" => true,
-        "browser" | "difftool" | "lfs" | "man" | "mergetool" if key == "path" => true,
-        _ => matches!(
-            key,
-            "clean" | "smudge" | "process" // filter
-                | "external" | "command" | "textconv" // diff, hook, trailer
-                | "driver" // merge
-                | "fsmonitor" | "editor" | "pager" | "sshcommand" | "askpass" | "gitproxy" | "alternaterefscommand"
-                | "difffilter" | "cmd" | "uploadpack" | "receivepack" | "update" | "program"
-                | "packobjectshook" | "recentobjectshook" | "tunnel" | "httpd"
-        ),
-    }
-}
-
-/// Programs whose first operand is a file that they run.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-const INTERPRETERS: &[&str] = &[
-    ".", "bash", "bun", "dash", "deno", "exec", "ksh", "node", "perl", "php", "python", "python3",
-    "ruby", "sh", "source", "zsh",
-];
-
-/// The words of a command that can be paths of files, relative to the folder in which it starts. A
-/// variable or a substitution before a path may be the top of the working tree, or an earlier word. An
-/// earlier word may also be the folder that the command has entered.
-#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-fn words_of(command: &str) -> Vec<String> {
-    /// Earlier words that are tried as folders.
-    const FOLDERS_MAX: usize = 16;
-    let command = command.replace("${", "$").replace("}/", "/");
-    let words = command
-        .split(|c: char| c.is_whitespace() || "\"'`;|&()<>=!\\{}".contains(c))
-        .filter(|word| !word.is_empty());
-    let mut found = Vec::new();
-    let mut folders: Vec<String> = Vec::new();
-    let mut entered = false;
-    let mut before = "";
-    for word in words {
-        let enters = ["cd", "pushd", "-C", "--chdir"].contains(&before);
-        entered |= enters;
-        if word.starts_with('-') {
-            if word == "-C" || word == "--chdir" {
-                before = word;
-            }
-            continue;
-        }
-        let is_run = INTERPRETERS.contains(&before.rsplit('/').next().unwrap_or_default());
-        let path = match word.strip_prefix('$') {
-            Some(variable) => variable.split_once('/').map_or("", |(_, path)| path),
-            None => word,
-        };
-        let is_variable = path != word && !path.is_empty();
-        if !enters && (is_run || is_variable || path.contains(['/', '.'])) {
-            found.push(path.to_owned());
-            found.extend(path.strip_prefix('/').map(str::to_owned));
-            if entered || is_variable {
-                found.extend(folders.iter().map(|folder| format!("{folder}/{path}")));
-            }
-        }
-        let folder = path.trim_matches('/');
-        if !folder.is_empty() && word != "cd" && folders.len() < FOLDERS_MAX {
-            let deeper = folders
-                .last()
-                .filter(|_| enters)
-                .map(|last| format!("{last}/{folder}"));
-            folders.push(folder.to_owned());
-            folders.extend(deeper);
-        }
-        before = word;
-    }
-    found.retain(|path| !path.is_empty() && path != ".");
-    found
 }
 
 #[cfg(test)]
@@ -377,6 +241,8 @@ mod tests {
             "[options]\n\tstrategy = \"file\"\n",
             "[options] Strategy=index\n",
             "[options]\nstrategy\n",
+            "[options]\n\tstrategy = file ; ]\n",
+            "[options]\n\tstrategy = fi\\\nle\n",
         ] {
             assert!(is("opts", opts.as_bytes()), "{opts}");
         }
@@ -387,59 +253,5 @@ mod tests {
             b"[options]\n\tedit = true\n\tstrategy = ort\n\tstrategy-option = theirs\n"
         ));
         assert!(!is("git-rebase-todo", b"pick 1 a/b\n"));
-    }
-
-    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
-    #[test]
-    fn paths_in_a_configuration_are_read_as_git_reads_them() {
-        let config = "[core]\n\tbare = false\n\tworktree = ../../sub\n\thooksPath = .githooks ; ours\n[include] path = \"../shared config\"\n[includeIf \"gitdir:x\"]\n\tPATH=more\n\
-                      [other]\n\tpath = no\n\thooksPath = no\n[core \"x\"]";
-        let paths = config_paths(config);
-
-        let include = |path: &str| ConfigPath::Include(path.to_owned());
-        let commands = "[filter \"x\"]\n\tclean = sh ./a.sh %f # x\n\trequired = true\n[alias]\n\tst = status b.sh\n\tup = \"!f() { \\\"tools/c d\\\"; }; \\\n f e.py\"\n[core]\n\teditor = vi\n\tpager = bin/less -R";
-        let words = ["./a.sh", "tools/c", "e.py", "bin/less"]
-            .map(|word| ConfigPath::Program(word.to_owned()));
-        assert_eq!(config_paths(commands), words);
-        let found = |command: &str| words_of(command).join(" ");
-        assert_eq!(found("!$(git rev-parse --show-toplevel)/t/x"), "/t/x t/x");
-        assert_eq!(found("!\\\"$PWD/t/x\\\""), "t/x");
-        let has = |command: &str, path: &str| {
-            words_of(command)
-                .iter()
-                .any(|word| word.replace("./", "") == path)
-        };
-        assert!(has("${PWD}/y", "y") && has("D=t; ${D}/x", "t/x") && has("env -C t ./x", "t/x"));
-        assert!(
-            has("cd t; cd u; ./x", "t/u/x")
-                && has(
-                    "cd \\\"$(git rev-parse --show-toplevel)/t\\\" && ./x",
-                    "t/x"
-                )
-        );
-        assert_eq!(found("!cd t && ./x"), "./x t/./x");
-        assert_eq!(
-            found("/bin/sh -e plain && python3 y z"),
-            "/bin/sh bin/sh plain y"
-        );
-        assert_eq!(found("git-lfs clean -- %f"), "");
-        let more = "[mergetool \"m\"]\n\tpath = t/m\n[browser \"b\"]\n\tpath = ./b\n[uploadpack]\n\tpackObjectsHook = t/p\n[color]\n\tpath = t/no";
-        assert_eq!(
-            config_paths(more),
-            ["t/m", "./b", "t/p"].map(|word| ConfigPath::Program(word.to_owned()))
-        );
-        assert_eq!(
-            config_paths("[init]\n\ttemplateDir = tp"),
-            [ConfigPath::Hooks("tp".to_owned())]
-        );
-        assert_eq!(
-            paths,
-            [
-                ConfigPath::WorkTree("../../sub".to_owned()),
-                ConfigPath::Hooks(".githooks".to_owned()),
-                include("../shared config"),
-                include("more")
-            ]
-        );
     }
 }

@@ -31,7 +31,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::quota::Space;
+use super::{quota::Space, second_names::SecondNames};
 use crate::sandbox::policy::{PathRules, WORKSPACE};
 
 /// Links followed on one path; the kernel's own limit.
@@ -197,6 +197,7 @@ pub struct Root {
     pub(super) private: bool,
     /// The quota and the last count.
     pub(super) space: Space,
+    second_names: SecondNames,
 }
 
 /// A regular file opened below a root.
@@ -250,6 +251,7 @@ impl Root {
             rules,
             private: false,
             space: Space::default(),
+            second_names: SecondNames::default(),
         })
     }
 
@@ -365,7 +367,11 @@ impl Root {
                 });
             }
         }
-        if self.rules.is_sensitive(&relative) {
+        if self.rules.is_sensitive(&relative)
+            || self
+                .second_names
+                .is_of_keys(self.dir.as_fd(), &self.rules, &stat)
+        {
             return Err(PathError::Sensitive(given.to_owned()));
         }
         Ok(Opened {

@@ -4,6 +4,7 @@
 //! # Layout
 //! - `jail` has [`Root`], a folder that paths cannot leave; `normalize` computes the canonical
 //!   spelling of a path from its text.
+//! - `second_names` finds hard links to files that hold keys.
 //! - `atomic` writes files, `walk` lists them.
 //! - `git` knows which files of a repository make git run programs.
 //! - `quota` and `space` bound a workspace, `disk` estimates what one command takes.
@@ -20,6 +21,7 @@ mod guard;
 mod jail;
 mod normalize;
 mod quota;
+mod second_names;
 mod space;
 mod walk;
 

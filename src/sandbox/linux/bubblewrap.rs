@@ -361,6 +361,7 @@ impl Inner {
         let command = limited_command(&exec.command, &limits, &nonce, then);
         argv.extend(behind_covers(&self.covered(found), &nonce, command));
         Ok(Launch {
+            tenant: exec.tenant,
             argv,
             environment: vec![("PATH".into(), PATH.into())],
             carried: Some(Carried::Bytes(

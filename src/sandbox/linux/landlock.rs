@@ -229,6 +229,7 @@ impl Inner {
         let environment = [("PATH", PATH), (ASKED, "1")]
             .map(|(name, value)| (OsString::from(name), OsString::from(value)));
         Ok(Launch {
+            tenant: exec.tenant,
             argv,
             environment: environment.into(),
             carried: self.program.carried(),

@@ -13,18 +13,19 @@ use std::{
 
 use bytes::Bytes;
 use callboard_actors::{
+    ids::TenantId,
     limits::{DOCUMENT_TEXT_BYTES_MAX, PDF_BYTES_MAX},
     ports::{BoxFuture, DocumentText, DocumentTextError, ExtractedText, SandboxError},
 };
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    sync::Semaphore,
-};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::helper::pdf::{STAGE, word};
-use crate::sandbox::{
-    exec::{ASK, ASKED, Piped, PipedLaunch, Program, Spawner, call::reason, words::nonce},
-    policy::PATH,
+use crate::{
+    fair::{FairPlaces, Waiting},
+    sandbox::{
+        exec::{ASK, ASKED, Piped, PipedLaunch, Program, Spawner, call::reason, words::nonce},
+        policy::PATH,
+    },
 };
 
 /// Longest wall-clock time for one file. The helper's own limit is processor time.
@@ -32,6 +33,12 @@ const TIME_MAX: Duration = Duration::from_secs(40);
 
 /// Concurrent helpers, each with up to half a gibibyte of memory. Further files wait.
 const READERS_MAX: usize = 2;
+
+/// Files that wait. Each is in memory, so a tenant with more has to come again.
+const FILES_WAITING: Waiting = Waiting {
+    all: 512,
+    tenant: 32,
+};
 
 /// Bytes of the line before the text.
 const HEAD_BYTES_MAX: usize = 128;
@@ -66,7 +73,7 @@ pub struct PdfText(Arc<Inner>);
 struct Inner {
     spawner: OnceLock<Spawner>,
     helper: Option<PathBuf>,
-    readers: Semaphore,
+    readers: Arc<FairPlaces>,
 }
 
 impl Default for PdfText {
@@ -96,7 +103,7 @@ impl PdfText {
         Self(Arc::new(Inner {
             spawner,
             helper,
-            readers: Semaphore::new(READERS_MAX),
+            readers: FairPlaces::new(READERS_MAX, FILES_WAITING),
         }))
     }
 }
@@ -117,11 +124,17 @@ impl Inner {
         Program::new(self.helper.clone()).map_err(sandbox)
     }
 
-    async fn extract(&self, pdf: Bytes) -> Result<ExtractedText, DocumentTextError> {
+    async fn extract(
+        &self,
+        tenant: &TenantId,
+        pdf: Bytes,
+    ) -> Result<ExtractedText, DocumentTextError> {
         if pdf.len() > PDF_BYTES_MAX {
             return Err(DocumentTextError::Bounds);
         }
-        let _permit = self.readers.acquire().await.map_err(unavailable)?;
+        let too_many = |_| unavailable("too many documents wait to be read");
+        let place = self.readers.acquire(Some(tenant.clone()));
+        let _place = place.await.map_err(too_many)?;
         let nonce = nonce().map_err(sandbox)?;
         let program = self.program()?;
         let piped = self
@@ -224,7 +237,11 @@ fn sandbox(error: SandboxError) -> DocumentTextError {
 }
 
 impl DocumentText for PdfText {
-    fn extract(&self, pdf: Bytes) -> BoxFuture<'_, Result<ExtractedText, DocumentTextError>> {
-        Box::pin(self.0.extract(pdf))
+    fn extract<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        pdf: Bytes,
+    ) -> BoxFuture<'a, Result<ExtractedText, DocumentTextError>> {
+        Box::pin(self.0.extract(tenant, pdf))
     }
 }

@@ -3,6 +3,7 @@
 /// Names of files that hold keys, in lower case.
 pub(super) const SENSITIVE_NAMES: &[&str] = &[
     ".env",
+    ".envrc",
     "id_rsa",
     "id_dsa",
     "id_ecdsa",

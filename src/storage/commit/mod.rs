@@ -3,10 +3,26 @@
 //!
 //! The statements are those of each store (`sqlite`, `postgres`).
 
+use crate::fair::{Refused, Waiting};
+
 pub(in crate::storage) mod columns;
 pub(in crate::storage) mod error;
 pub(in crate::storage) mod job;
 pub(in crate::storage) mod queue;
-pub(in crate::storage) mod read_lines;
 pub(in crate::storage) mod stored;
 pub(in crate::storage) mod digest;
+
+/// Most reads that wait for a connection.
+pub(in crate::storage) const READS_WAITING: Waiting = Waiting {
+    all: 4096,
+    tenant: 1024,
+};
+
+/// Why a read is refused.
+pub(in crate::storage) fn read_refusal(refused: Refused) -> &'static str {
+    match refused {
+        Refused::Closed => "the store is closed",
+        Refused::Full => "too many reads are waiting for the store",
+        Refused::TenantFull => "too many reads of this tenant are waiting for the store",
+    }
+}

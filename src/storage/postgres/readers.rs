@@ -1,5 +1,5 @@
 //! Tasks that read, each with a connection of its own. The tenants' reads are served in turn
-//! ([`ReadLines`]).
+//! ([`Lines`]).
 
 use std::sync::Arc;
 
@@ -17,7 +17,10 @@ use super::{
     lease::Membership,
     read::{Failed, Reader},
 };
-use crate::storage::commit::read_lines::{Owner, ReadLines};
+use crate::{
+    fair::{Lines, Owner},
+    storage::commit::{READS_WAITING, read_refusal},
+};
 
 /// A read over a connection, or the reason why there is none; returns whether the connection must be
 /// replaced.
@@ -25,7 +28,7 @@ type Task = Box<dyn for<'a> FnOnce(Result<Reader<'a>, String>) -> BoxFuture<'a, 
 
 /// The waiting reads.
 pub(super) struct Readers {
-    lines: Mutex<ReadLines<Task>>,
+    lines: Mutex<Lines<Task>>,
     bell: Notify,
     /// Tasks that may read for one tenant at the same time.
     running_max: usize,
@@ -49,13 +52,13 @@ impl Readers {
     /// The lines before this number of tasks.
     pub(super) fn new(tasks: usize) -> Self {
         Self {
-            lines: Mutex::default(),
+            lines: Mutex::new(Lines::new(READS_WAITING)),
             bell: Notify::new(),
             running_max: tasks.saturating_sub(1).max(1),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ReadLines<Task>> {
+    fn lock(&self) -> MutexGuard<'_, Lines<Task>> {
         self.lines.lock()
     }
 
@@ -80,12 +83,12 @@ impl Readers {
                 is_fatal
             })
         });
-        let refusal = self.lock().push(owner.cloned(), task);
+        let pushed = self.lock().push(owner.cloned(), task);
         self.bell.notify_one();
         Box::pin(async move {
-            match refusal {
-                Some(why) => Err(unavailable(why)),
-                None => receiver
+            match pushed {
+                Err(refused) => Err(unavailable(read_refusal(refused))),
+                Ok(()) => receiver
                     .await
                     .unwrap_or_else(|_| Err(unavailable("the store is closed"))),
             }

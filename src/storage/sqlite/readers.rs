@@ -1,5 +1,5 @@
 //! Reader threads, each with a read-only connection. A read is one transaction and ends with its
-//! call. The tenants' reads are served in turn ([`ReadLines`]).
+//! call. The tenants' reads are served in turn ([`Lines`]).
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -15,13 +15,16 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::error::unavailable;
-use crate::storage::commit::read_lines::{Owner, ReadLines};
+use crate::{
+    fair::{Lines, Owner},
+    storage::commit::{READS_WAITING, read_refusal},
+};
 
 type Task = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// The waiting reads.
 pub(super) struct Readers {
-    lines: Mutex<ReadLines<Task>>,
+    lines: Mutex<Lines<Task>>,
     bell: Condvar,
     /// Threads that may read for one tenant at the same time.
     running_max: usize,
@@ -31,13 +34,13 @@ impl Readers {
     /// The lines before this number of threads.
     pub(super) fn new(threads: usize) -> Self {
         Self {
-            lines: Mutex::default(),
+            lines: Mutex::new(Lines::new(READS_WAITING)),
             bell: Condvar::new(),
             running_max: threads.saturating_sub(1).max(1),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ReadLines<Task>> {
+    fn lock(&self) -> MutexGuard<'_, Lines<Task>> {
         self.lines.lock()
     }
 
@@ -53,12 +56,12 @@ impl Readers {
                 drop(sender.send(read(conn)));
             }
         });
-        let refusal = self.lock().push(owner.cloned(), task);
+        let pushed = self.lock().push(owner.cloned(), task);
         self.bell.notify_one();
         Box::pin(async move {
-            match refusal {
-                Some(why) => Err(unavailable(why)),
-                None => receiver
+            match pushed {
+                Err(refused) => Err(unavailable(read_refusal(refused))),
+                Ok(()) => receiver
                     .await
                     .unwrap_or_else(|_| Err(unavailable("the store is closed"))),
             }

@@ -8,11 +8,13 @@ use std::{
 
 use bytes::Bytes;
 use callboard::{
+    ids::TenantId,
     limits::{DOCUMENT_TEXT_BYTES_MAX, PDF_BYTES_MAX},
     ports::{DocumentText, DocumentTextError, ExtractedText},
     sandbox::PdfText,
 };
 use callboard_actors::testing::media::{pdf, pdf_of};
+use futures_util::FutureExt as _;
 
 use crate::{
     cli::wait_for,
@@ -26,9 +28,13 @@ fn reader() -> PdfText {
     PdfText::with_helper(env!("CARGO_BIN_EXE_callboard").into())
 }
 
+fn tenant(name: &str) -> TenantId {
+    TenantId::new(name).unwrap()
+}
+
 async fn read(file: impl Into<Bytes>) -> Result<ExtractedText, DocumentTextError> {
     let began = Instant::now();
-    let read = reader().extract(file.into()).await;
+    let read = reader().extract(&tenant("acme"), file.into()).await;
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     read
 }
@@ -202,7 +208,7 @@ async fn files_cut_or_changed_anywhere_are_an_answer() {
     });
 
     for file in files {
-        let answer = reader.extract(file.clone().into()).await;
+        let answer = reader.extract(&tenant("acme"), file.clone().into()).await;
         let unfit = matches!(
             answer,
             Err(DocumentTextError::Unavailable(_) | DocumentTextError::Absent)
@@ -211,11 +217,39 @@ async fn files_cut_or_changed_anywhere_are_an_answer() {
     }
 }
 
+/// A page whose text is shown a million times; reading it takes many seconds.
+fn slow() -> Vec<u8> {
+    let shown = "BT /F1 9 Tf (x) Tj ET ".repeat(300_000);
+    let mut deflated = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+    deflated.write_all(shown.as_bytes()).unwrap();
+    with_content("/Filter /FlateDecode", &deflated.finish().unwrap())
+}
+
+#[tokio::test]
+async fn slow_files_of_one_tenant_keep_no_other_tenants_file_waiting() {
+    let reader = reader();
+    let (acme, zeta) = (tenant("acme"), tenant("zeta"));
+    let file = slow();
+    let mut slow: Vec<_> = (0..8)
+        .map(|_| reader.extract(&acme, file.clone().into()))
+        .collect();
+    let mut all_slow = std::pin::pin!(futures_util::future::select_all(slow.iter_mut()));
+    let mut small = reader.extract(&zeta, pdf(["small"]).into());
+
+    // The slow ones begin first.
+    assert!((&mut all_slow).now_or_never().is_none());
+    tokio::select! {
+        biased;
+        read = &mut small => assert!(read.unwrap().text.contains("small")),
+        _ = all_slow => panic!("a slow file was read before the small one"),
+    }
+}
+
 #[tokio::test]
 async fn a_program_that_is_no_helper_reads_nothing() {
     for program in ["/bin/false", "/bin/echo", "/nonexistent"] {
         let refused = PdfText::with_helper(program.into())
-            .extract(pdf(["x"]).into())
+            .extract(&tenant("acme"), pdf(["x"]).into())
             .await;
 
         assert!(

@@ -438,6 +438,34 @@ fn a_command_in_the_home_folder_changes_no_agreement_and_no_program_that_the_use
 }
 
 #[test]
+fn a_folder_of_keys_is_refused_as_workspace() {
+    let home = Home::new();
+    let folder = home.work().join(".aws");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("credentials"), "needle").unwrap();
+    let workspace = folder.display().to_string();
+    let read = json!({ "path": "credentials" }).to_string();
+
+    let ran = home.run(&[
+        "tools",
+        "call",
+        "file_read",
+        &read,
+        "--workspace",
+        &workspace,
+    ]);
+
+    let refusal =
+        format!("the workspace {workspace} may hold keys or passwords; name a project's folder");
+    assert!(ran.err.contains(&refusal), "{} {}", ran.out, ran.err);
+    assert!(
+        ran.code != Some(0) && !ran.out.contains("needle"),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
 fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
     let mut home = Home::new();
     if home.run(&["tools", "show", "bash"]).code != Some(0) {
@@ -455,7 +483,11 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
     std::fs::write(at("envs/one/bin/ls"), "mine").unwrap();
     let folders = [".venv/bin", "env/bin", "new/bin"].map(at);
     let path = std::env::join_paths(folders.iter().chain([&"/usr/bin".into(), &"/bin".into()]));
-    home.variables = vec![("PATH", path.unwrap().into_string().unwrap())];
+    let lib = at("lib").into_os_string().into_string().unwrap();
+    home.variables = vec![
+        ("PATH", path.unwrap().into_string().unwrap()),
+        ("PYTHONPATH", lib),
+    ];
     let call = |name: &str, arguments: &serde_json::Value| {
         let arguments = arguments.to_string();
         home.run(&["tools", "call", name, &arguments, "--approve", "auto"])
@@ -470,7 +502,8 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
     let edits = [".venv/bin/ssh", "envs/one/bin/sudo", "new/bin/vim"].map(edit);
 
     let attack = "echo theirs > .venv/bin/git; echo theirs >> envs/one/bin/ls; echo ok > .venv/bin/of-the-project; \
-                  echo theirs > env/bin/git; mkdir -p new/bin; echo theirs > new/bin/git; \
+                  echo theirs > env/bin/git; mkdir -p new/bin lib; echo theirs > new/bin/git; \
+                  echo theirs > new/bin/python3; echo theirs > lib/sitecustomize.py; echo ok > lib/module.py; \
                   mkdir -p other/bin; echo theirs > other/bin/git; rm env; ln -s other env";
     let said = call("bash", &json!({ "command": attack })).to_string();
 
@@ -479,6 +512,8 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
         "env/bin/git",
         "envs/one/bin/git",
         "new/bin/git",
+        "new/bin/python3",
+        "lib/sitecustomize.py",
     ] {
         assert!(!at(planted).exists(), "{planted}: {said}");
     }
@@ -486,6 +521,58 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
         std::fs::read_to_string(at("envs/one/bin/ls")).unwrap(),
         "mine"
     );
-    assert!(at(".venv/bin/of-the-project").exists(), "{said}");
+    for own in [".venv/bin/of-the-project", "lib/module.py"] {
+        assert!(at(own).exists(), "{own}: {said}");
+    }
     assert_eq!(edits, [true, true, true].map(serde_json::Value::from));
+}
+
+#[test]
+fn no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name() {
+    let mut home = Home::new();
+    if home.run(&["tools", "show", "bash"]).code != Some(0) {
+        use std::io::Write;
+        let test = "no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name";
+        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
+        return;
+    }
+    let work = home.work();
+    let at = |path: &str| work.join(path);
+    std::fs::create_dir_all(at("xdg/git")).unwrap();
+    std::fs::write(at("xdg/git/config"), "mine").unwrap();
+    std::fs::write(at("system"), "mine").unwrap();
+    let variable = |name, path| (name, at(path).into_os_string().into_string().unwrap());
+    home.variables = vec![
+        variable("XDG_CONFIG_HOME", "xdg"),
+        variable("GIT_CONFIG_GLOBAL", "global"),
+        variable("GIT_CONFIG_SYSTEM", "system"),
+    ];
+    let call = |name: &str, arguments: &serde_json::Value| {
+        let arguments = arguments.to_string();
+        home.run(&["tools", "call", name, &arguments, "--approve", "auto"])
+            .json()
+    };
+
+    let edits = [
+        ("xdg/git/config", "mine"),
+        ("global", ""),
+        ("system", "mine"),
+    ]
+    .map(|(path, old)| {
+        let arguments = json!({"path": path, "old_text": old, "new_text": "theirs"});
+        call("file_edit", &arguments)["is_error"].clone()
+    });
+    let attack = "for f in xdg/git/config global system own; do echo theirs > $f; echo theirs > new; mv -f new $f; done";
+    let said = call("bash", &json!({ "command": attack })).to_string();
+
+    assert_eq!(edits, [true, true, true].map(serde_json::Value::from));
+    for (path, content) in [
+        ("xdg/git/config", Some("mine")),
+        ("system", Some("mine")),
+        ("global", None),
+    ] {
+        let left = std::fs::read_to_string(at(path)).ok();
+        assert_eq!(left.as_deref(), content, "{path}: {said}");
+    }
+    assert!(at("own").exists(), "{said}");
 }

@@ -23,6 +23,21 @@ fn tool(name: &str, arguments: &Value) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments}}).to_string()
 }
 
+/// What each message of the newest version says about its client.
+fn newer_meta(capabilities: &Value) -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+    })
+}
+
+/// A call of a tool, as a client of the newest version sends it.
+pub(super) fn newer_call(name: &str, arguments: &Value) -> Value {
+    let meta = newer_meta(&json!({}));
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": arguments, "_meta": meta}})
+}
+
 /// A message of the newest version, of a client with these capabilities.
 fn newer(
     server: &Server,
@@ -31,11 +46,7 @@ fn newer(
     mut params: Value,
     capabilities: &Value,
 ) -> RequestBuilder {
-    params["_meta"] = json!({
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        "io.modelcontextprotocol/clientCapabilities": capabilities,
-    });
+    params["_meta"] = newer_meta(capabilities);
     let name = params["name"].as_str().or(params["taskId"].as_str());
     let name = name.unwrap_or_default().to_owned();
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});

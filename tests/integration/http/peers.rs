@@ -85,17 +85,8 @@ async fn a_malformed_request_is_not_sent_on_and_another_keeps_its_id() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_that_are_kept_to_be_sent_on_have_a_bound() {
     let (other, server) = with_other().await;
-    // Bodies that are announced and do not come. There is room for copies of 256 of them.
-    let head = format!(
-        "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\
-         content-type: application/json\r\ncontent-length: 262144\r\n\r\n"
-    );
-    let mut held = Vec::new();
-    for _ in 0..260 {
-        let mut stream = TcpStream::connect(server.address).await.unwrap();
-        stream.write_all(head.as_bytes()).await.unwrap();
-        held.push(stream);
-    }
+    // Bodies that are announced and do not come. There is room for copies of 128 of a tenant.
+    let held = unfinished_bodies(&server, ACME, 132).await;
 
     // The others are sent on while they arrive.
     soon(async {
@@ -105,6 +96,46 @@ async fn bodies_that_are_kept_to_be_sent_on_have_a_bound() {
     })
     .await;
     assert_eq!(other.0.lock().len(), 4);
+    drop(held);
+}
+
+/// Requests whose bodies are announced and do not come.
+async fn unfinished_bodies(server: &Server, key: &str, count: usize) -> Vec<TcpStream> {
+    let head = format!(
+        "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\ncontent-length: 262144\r\n\r\n"
+    );
+    let mut held = Vec::new();
+    for _ in 0..count {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    held
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_of_one_tenant_that_never_come_leave_room_for_those_of_another() {
+    let (other, server) = with_other().await;
+    let held = unfinished_bodies(&server, ZETA, 260).await;
+    // Those without a copy are sent on while they arrive: the others have taken what they get.
+    soon(async {
+        while other.0.lock().len() < 4 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+
+    // Which host this is for stands in the body, so it is sent on only if the body is kept.
+    let chat = json!({
+        "model": "default",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "metadata": {"conversation_id": "c"},
+    });
+    let answer = server.post("/openai/v1/chat/completions", chat).await;
+
+    assert_eq!(soon(answer.text()).await.unwrap(), "theirs");
+    drop(held);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -17,9 +17,14 @@ use super::*;
 
 /// The initial window of streams, in SETTINGS: RFC 9113, section 6.5.2.
 const INITIAL_WINDOW: [u8; 2] = [0, 4];
+const DATA: u8 = 0;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
 const END_STREAM_AND_HEADERS: u8 = 5;
 
 /// `:status: 200` in the static table of HPACK. Other statuses here have other first bytes.
@@ -29,6 +34,15 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let head = [length[1], length[2], length[3], kind, flags];
     [&head, &stream.to_be_bytes()[..], payload].concat()
+}
+
+/// Fields as HPACK writes them without its tables; each has at most 126 bytes.
+fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    fields
+        .iter()
+        .flat_map(|(name, value)| [vec![0], text(name), text(value)].concat())
+        .collect()
 }
 
 /// A connection whose streams have no window: the server may send heads of answers and no bodies.
@@ -66,25 +80,60 @@ impl Raw {
             (":path", path),
             who,
         ];
-        let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-        let block: Vec<u8> = fields
-            .iter()
-            .flat_map(|(name, value)| [vec![0], text(name), text(value)].concat())
-            .collect();
+        let block = block(&fields);
         for number in 0..count {
             let request = frame(HEADERS, END_STREAM_AND_HEADERS, 2 * number + 1, &block);
             self.writes.write_all(&request).await.unwrap();
         }
     }
 
+    /// Sends a call of a tool of `/mcp` on this stream, as a client of the newest version: its answer
+    /// begins when the result is known.
+    async fn call(&mut self, stream: u32, name: &str, arguments: &Value) {
+        let bearer = format!("Bearer {ACME}");
+        let fields = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/mcp"),
+            ("authorization", &bearer),
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-protocol-version", "2026-07-28"),
+            ("mcp-method", "tools/call"),
+            ("mcp-name", name),
+        ];
+        let call = mcp::newer_call(name, arguments).to_string();
+        let head = frame(HEADERS, END_HEADERS, stream, &block(&fields));
+        let request = [head, frame(DATA, END_STREAM, stream, call.as_bytes())];
+        self.writes.write_all(&request.concat()).await.unwrap();
+    }
+
+    /// Lets the server send this much of each answer.
+    async fn open_window(&mut self, bytes: u32) {
+        let window = [&INITIAL_WINDOW[..], &bytes.to_be_bytes()].concat();
+        let frames = [
+            frame(SETTINGS, 0, 0, &window),
+            frame(WINDOW_UPDATE, 0, 0, &bytes.to_be_bytes()),
+        ];
+        self.writes.write_all(&frames.concat()).await.unwrap();
+    }
+
     /// The next frame: its kind and its payload. `None` when the server closed the connection.
     async fn next(&mut self) -> Option<(u8, Vec<u8>)> {
+        let (kind, _, _, payload) = self.next_of().await?;
+        Some((kind, payload))
+    }
+
+    /// As [`Raw::next`], with its flags and its stream between them.
+    async fn next_of(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let mut head = [0; 9];
         self.reads.read_exact(&mut head).await.ok()?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
         let mut payload = vec![0; length as usize];
         self.reads.read_exact(&mut payload).await.ok()?;
-        Some((head[3], payload))
+        Some((head[3], head[4], stream, payload))
     }
 
     /// Reads `count` heads of answers; returns how many have the status 200.
@@ -434,4 +483,116 @@ async fn an_answer_that_is_given_again_counts_until_it_is_read() {
     }
 
     assert_eq!(statuses, ["200", "200", "429"]);
+}
+
+/// A server with a round in the conversation `c` whose text has this many bytes, and the arguments of
+/// `get_round` for it. An answer of `/mcp` has the text twice.
+async fn with_long_round(bounds: HttpBounds, bytes: usize) -> (Server, Value) {
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = ScriptedModel::answering(move |_, _| Reply::text("x".repeat(bytes)));
+    let server = Server::with(Arc::new(model.without_record()), setting).await;
+    let round = server.send("c", "hello").await;
+    assert_eq!(round["status"], "completed");
+    let asked = json!({"conversation_id": "c", "round_id": round["round_id"]});
+    (server, asked)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_mcp_that_no_client_reads_are_bounded() {
+    const CALLS: u32 = 10;
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 1024 * 1024;
+    let (server, asked) = with_long_round(bounds, 200_000).await;
+    let mut silent = Raw::connect(&server).await;
+    for number in 0..CALLS {
+        silent.call(2 * number + 1, "get_round", &asked).await;
+    }
+    assert_eq!(soon(silent.answered(CALLS)).await, CALLS as usize);
+
+    // Waits as long for room as the calls, and later.
+    let history = server.get("/v1/conversations/c/messages").await;
+    assert_eq!(problem(history).await, (429, "too_many_bytes".into()));
+
+    // Then the client reads what was kept for it.
+    silent.open_window(100_000_000).await;
+    let mut texts = std::collections::BTreeMap::<u32, Vec<u8>>::new();
+    let mut ended = 0;
+    soon(async {
+        while ended < CALLS {
+            let (kind, flags, stream, payload) = silent.next_of().await.unwrap();
+            if kind == DATA {
+                texts.entry(stream).or_default().extend(payload);
+                ended += u32::from(flags & END_STREAM);
+            }
+        }
+    })
+    .await;
+
+    let whole = texts.values().filter(|text| text.len() > 400_000);
+    let whole = whole.count();
+    assert!((1..=2).contains(&whole), "{whole} of 400 kB each");
+    let refused = texts.values().find(|text| text.len() < 400_000).unwrap();
+    let refused = String::from_utf8_lossy(refused);
+    assert!(refused.contains("(code too_many_bytes"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_of_mcp_that_its_client_does_not_read_is_given_up() {
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 2 * 1024 * 1024;
+    bounds.write_pause_max = Duration::from_millis(500);
+    bounds.comment_every = Duration::from_millis(100);
+    let (server, asked) = with_long_round(bounds, 900_000).await;
+    let mut silent = Raw::connect(&server).await;
+    silent.call(1, "get_round", &asked).await;
+    assert_eq!(soon(silent.answered(1)).await, 1);
+
+    // Waits for the room that the silent client has.
+    let next = server.get("/v1/conversations/c/messages").await;
+    assert_eq!(next.status(), 200);
+    silent.open_window(100_000_000).await;
+
+    let (kind, stream) = soon(async {
+        loop {
+            let (kind, _, stream, _) = silent.next_of().await.unwrap();
+            if [DATA, RST_STREAM].contains(&kind) {
+                return (kind, stream);
+            }
+        }
+    })
+    .await;
+    assert_eq!((kind, stream), (RST_STREAM, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_of_mcp_over_http_1_are_bounded() {
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 14 * 1024 * 1024;
+    let (server, asked) = with_long_round(bounds, 3 * 1024 * 1024).await;
+    let call = mcp::newer_call("get_round", &asked).to_string();
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer {ACME}\r\n\
+         accept: application/json, text/event-stream\r\nmcp-protocol-version: 2026-07-28\r\n\
+         mcp-method: tools/call\r\nmcp-name: get_round\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{call}",
+        call.len()
+    );
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        soon(stream.read_exact(&mut head)).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        held.push(stream);
+    }
+
+    let mut third = String::new();
+    let mut stream = held.pop().unwrap();
+    soon(stream.read_to_string(&mut third)).await.unwrap();
+
+    assert!(third.contains("(code too_many_bytes"), "{}", third.len());
 }

@@ -59,6 +59,28 @@ pub(super) fn users_repository(fixture: &SandboxFixture, folder: &str) {
     user_git(fixture, folder, &["commit", "-q", "-m", "one"]);
 }
 
+#[tokio::test]
+async fn the_status_of_a_repository_writes_no_index() {
+    each(
+        SandboxFixture::both("the_status_of_a_repository_writes_no_index"),
+        async |fixture| {
+            users_repository(&fixture, "repo");
+            let index = || fs::read(fixture.path("repo/.git/index")).unwrap();
+            // Git has to compare the contents, and would note in the index that they are the same.
+            fs::write(fixture.path("repo/kept"), "x").unwrap();
+            let before = index();
+
+            let result = fixture
+                .run("cd repo && git status --short && echo read")
+                .await;
+
+            assert_eq!(result.stdout, "read\n", "{}", result.stderr);
+            assert!(index() == before, "{}", fixture.kind());
+        },
+    )
+    .await;
+}
+
 /// Creates `y` in the current folder: a repository whose configuration is the workspace's
 /// `evil.txt`.
 const EVIL_REPOSITORY: &str =

@@ -402,13 +402,14 @@ async fn no_command_runs_beside_a_configuration_that_cannot_be_read() {
     .await;
 }
 
-/// A sandbox over the fixture's workspace for an account whose home is the folder around it.
-fn of_an_account(fixture: &SandboxFixture, only: Boundary) -> SandboxFixture {
-    let root = Root::open(
-        fixture.path(""),
-        PathRules::default().with_home(Some(fixture.folder.path().to_owned())),
-    )
-    .unwrap();
+/// A sandbox over the fixture's workspace for an account with this home.
+pub(super) fn of_an_account(
+    fixture: &SandboxFixture,
+    only: Boundary,
+    home: &Path,
+) -> SandboxFixture {
+    let rules = PathRules::default().with_home(Some(home.to_owned()));
+    let root = Root::open(fixture.path(""), rules).unwrap();
     let options = Options {
         only: Some(only),
         helper: Some(helper()),
@@ -475,7 +476,9 @@ async fn hooks_and_programs_that_the_configuration_of_the_account_names_are_the_
         let command = format!(
             "git init -q new; {command} for r in a b c; do cp hook.txt $r/tools/show.sh; done"
         );
-        let result = of_an_account(&fixture, only).run(&command).await;
+        let result = of_an_account(&fixture, only, fixture.folder.path())
+            .run(&command)
+            .await;
 
         for repository in ["a", "b", "c", "new"] {
             git(

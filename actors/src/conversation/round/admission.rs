@@ -87,7 +87,6 @@ pub(super) fn admission(
     batch: &Batch,
     call: &Call,
     subagent_refusal: Option<ToolError>,
-    allowed: bool,
 ) -> Admission {
     let tool_use = &call.tool_use;
     let rules = &decision.volatile.rules;
@@ -128,9 +127,10 @@ pub(super) fn admission(
         } => (spec, input, pattern, level),
     };
     let input = match &call.state {
-        CallState::Allowed { input } => Some(input.clone()), // Exactly the approved arguments.
+        CallState::Allowed { input, .. } => Some(input.clone()), // Exactly the approved arguments.
         _ => input,
     };
+    let allowed = is_allowed(rules, call);
     let doubtful = decision.durable.in_doubt.contains(&digest);
     let unagreed = pattern
         .as_ref()
@@ -160,6 +160,15 @@ pub(super) fn admission(
             }
         }
     }
+}
+
+/// Whether a person approved this call as it would run now. After a restart the session may go on in
+/// another folder, where the same arguments do something else: the pattern says in which.
+fn is_allowed(rules: &Rules, call: &Call) -> bool {
+    let CallState::Allowed { input, pattern } = &call.state else {
+        return false;
+    };
+    pattern.is_none() || *pattern == rules.call_policy.pattern(&call.tool_use.name, input)
 }
 
 pub(super) fn is_subagent(call: &Call) -> bool {

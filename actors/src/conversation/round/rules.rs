@@ -112,6 +112,14 @@ pub trait CallPolicy: Send + Sync {
         outcome
     }
 
+    /// The pattern of a call whose input was checked before; `None` if it needs no approval.
+    fn pattern(&self, name: &str, input: &RawJson) -> Option<String> {
+        match self.check_call(name, input) {
+            CallCheck::Ready { pattern, .. } => pattern,
+            CallCheck::Refused(_) => None,
+        }
+    }
+
     /// The declaration of a tool.
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>>;
 

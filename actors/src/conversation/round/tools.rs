@@ -72,21 +72,20 @@ pub(in crate::conversation) fn advance(
             continue;
         }
         checks_left -= usize::from(waits);
-        let admission = |allowed| {
+        let admission = || {
             let error = is_subagent(call).then(|| {
                 let count = subagents.get_or_init(|| Subagents::count(decision, round, batch));
                 count.refusal(&decision.volatile.rules, before)
             });
             let error = error.flatten();
-            Some(admission(decision, round, batch, call, error, allowed))
+            Some(admission(decision, round, batch, call, error))
         };
         let (progress, admission) = match &call.state {
             CallState::Finished(_) => (Progress::Done, None),
             CallState::Asked { .. } | CallState::AtClient { .. } => (Progress::Asked, None),
             CallState::Started { .. } => (Progress::Running, None),
             // Checked once for each advance: a check parses the arguments.
-            CallState::Waiting => (Progress::Waiting, admission(false)),
-            CallState::Allowed { .. } => (Progress::Waiting, admission(true)),
+            CallState::Waiting | CallState::Allowed { .. } => (Progress::Waiting, admission()),
         };
         let (concurrency, file) = needs(decision, call, admission.as_ref());
         let progress = match admission {

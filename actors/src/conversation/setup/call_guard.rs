@@ -11,7 +11,7 @@ use crate::{
     },
     ids::Scope,
     journal::ToolExecutionResult,
-    ports::{Approval, Hook, Review, ToolSpec, Verdict},
+    ports::{Approval, Hook, Review, Tool, ToolSpec, Verdict},
     tool::ToolError,
 };
 
@@ -80,17 +80,21 @@ impl CallGuard {
         let checked = tools.check_arguments(name, replaced.as_ref().unwrap_or(input))?;
         let used = checked.input.or(replaced).filter(|other| other != input);
         let used_input = used.as_ref().unwrap_or(input);
-        let pattern = match spec.approval {
-            Approval::Never => None,
-            Approval::ByMode if tool.only_reads(used_input) => None,
-            Approval::ByMode => Some(format!("{name}:{}", tool.approval_pattern(used_input))),
-        };
         Ok(CallCheck::Ready {
             spec: spec.clone(),
+            pattern: pattern(tool.as_ref(), spec, used_input),
             input: used,
-            pattern,
             level: checked.level,
         })
+    }
+}
+
+/// The pattern of a call that needs approval.
+fn pattern(tool: &dyn Tool, spec: &ToolSpec, input: &RawJson) -> Option<String> {
+    match spec.approval {
+        Approval::Never => None,
+        Approval::ByMode if tool.only_reads(input) => None,
+        Approval::ByMode => Some(format!("{}:{}", spec.name(), tool.approval_pattern(input))),
     }
 }
 
@@ -126,6 +130,11 @@ impl CallPolicy for CallGuard {
         tool_call_id: &str,
     ) -> ToolExecutionResult {
         self.reviewed(&ToolSpec::client(tool), outcome, tool_call_id)
+    }
+
+    fn pattern(&self, name: &str, input: &RawJson) -> Option<String> {
+        let tools = &self.setup.tools;
+        pattern(tools.get(name)?.as_ref(), tools.spec(name)?, input)
     }
 
     fn spec(&self, name: &str) -> Option<Arc<ToolSpec>> {

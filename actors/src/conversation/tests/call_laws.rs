@@ -49,7 +49,7 @@ impl Law<'_> {
                     "no person agreed to this call"
                 );
             }
-            CallState::Allowed { input: agreed } if !self.is_stuck(state, batch, call) => {
+            CallState::Allowed { input: agreed, .. } if !self.is_stuck(state, batch, call) => {
                 assert_eq!(
                     (attempt, input),
                     (0, Some(agreed)),

@@ -108,8 +108,10 @@ pub(super) fn hook(name: &str) -> Option<RawJson> {
 }
 
 /// The pattern that "always allow" covers for a call.
+/// The pattern of a call: of the arguments that the tool would get.
 pub(super) fn pattern(name: &str, input: &RawJson) -> String {
-    format!("{name}:{}", input.as_str())
+    let used = hook(name);
+    format!("{name}:{}", used.as_ref().unwrap_or(input).as_str())
 }
 
 pub(super) fn is_bad(input: &RawJson) -> bool {

@@ -10,6 +10,7 @@ use super::*;
 use crate::{
     chat::{Attachment, ContentBlock, Role, attachment::document_text},
     host::{Prompt, SendError},
+    ids::TenantId,
     limits::PROMPT_BYTES_MAX,
     ports::{Capabilities, DocumentText, DocumentTextError, ExtractedText},
     testing::{
@@ -35,7 +36,11 @@ impl Reader {
 }
 
 impl DocumentText for Reader {
-    fn extract(&self, pdf: Bytes) -> BoxFuture<'_, Result<ExtractedText, DocumentTextError>> {
+    fn extract<'a>(
+        &'a self,
+        _: &'a TenantId,
+        pdf: Bytes,
+    ) -> BoxFuture<'a, Result<ExtractedText, DocumentTextError>> {
         self.given.lock().push(pdf);
         Box::pin(std::future::ready(self.answer.clone()))
     }

@@ -11,9 +11,9 @@ use serde_json::json;
 use super::*;
 use crate::{
     chat::RawJson,
-    conversation::round::rules::Recovery,
+    conversation::round::rules::{ApprovalMode, Recovery},
     ids::Scope,
-    ports::{Hook, Verdict},
+    ports::{Approval, Hook, Verdict},
     stream::StopReason,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
@@ -312,6 +312,83 @@ async fn a_once_call_that_was_open_is_in_doubt_and_never_started_twice() {
             results.contains("[outcome unknown] pay was started at 2026-11-21T"),
             "{results}"
         );
+    }
+}
+
+/// A tool that does something else in another folder.
+struct InFolder {
+    spec: ToolSpec,
+    folder: &'static str,
+    starts: Arc<AtomicUsize>,
+}
+
+impl Tool for InFolder {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn approval_pattern(&self, arguments: &RawJson) -> String {
+        format!("{} in {}", arguments.as_str(), self.folder)
+    }
+
+    fn call(&self, _: RawJson, _: ToolContext) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        self.starts.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async { Ok("built".into()) })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_approved_call_that_did_not_start_is_asked_again_where_it_would_do_something_else() {
+    for (folder, asks_again) in [("here", false), ("elsewhere", true)] {
+        let store = store();
+        let (hangs, _) = probe("hang", EffectClass::Once, |_| std::future::pending());
+        let starts = Arc::new(AtomicUsize::new(0));
+        let build = |folder| -> Arc<dyn Tool> {
+            let spec = ToolSpec::new("build", "Builds.", RawJson::empty_object());
+            Arc::new(InFolder {
+                spec: spec
+                    .approval(Approval::ByMode)
+                    .concurrency(crate::ports::Concurrency::Exclusive),
+                folder,
+                starts: starts.clone(),
+            })
+        };
+        let model = Arc::new(ScriptedModel::answering(|request, _| {
+            match request.messages.len() {
+                1 => Reply::tool("hang", &json!({})).and_tool("build", &json!({})),
+                _ => Reply::text("done"),
+            }
+        }));
+        let host = |tools: [Arc<dyn Tool>; 2]| {
+            builder(&model)
+                .shared_sessions(store.clone())
+                .tools(tools)
+                .approval(ApprovalMode::Ask)
+                .build()
+        };
+        let first = host([hangs.clone(), build("here")]).await.unwrap();
+        let mut reply = conversation(&first).send("go").await.unwrap();
+        let asked = async |reply: &mut crate::host::Reply| loop {
+            let event = reply.next().await?;
+            if let EventKind::ApprovalRequired { tool_call_id, .. } = &event.kind {
+                return Some(tool_call_id.clone());
+            }
+        };
+        let call = asked(&mut reply).await.unwrap();
+        conversation(&first).approve(call, true).await.unwrap();
+        drop((reply, first));
+
+        let second = host([hangs, build(folder)]).await.unwrap();
+        let mut reply = conversation(&second).resume().await.unwrap().unwrap();
+        if asks_again {
+            let call = asked(&mut reply).await.unwrap();
+            assert_eq!(starts.load(Ordering::SeqCst), 0, "nobody approved it here");
+            conversation(&second).approve(call, true).await.unwrap();
+        }
+        let outcome = reply.outcome().await.unwrap();
+
+        assert_eq!(outcome.text, "done");
+        assert_eq!(starts.load(Ordering::SeqCst), 1);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     chat::Message,
     host::EventsFrom,
     ids::{Epoch, EventId, Scope, Seq},
-    limits::{AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_READS_MAX},
+    limits::{AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_LOADS_MAX, TENANT_READS_MAX},
     policy::Budget,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
@@ -227,6 +227,37 @@ async fn all_reads_of_a_tenants_journals_together_are_a_few_at_a_time() {
     }
 
     assert_eq!(sessions.reads(), TENANT_READS_MAX as u64);
+    sessions.set_plan(FaultPlan::new());
+    sessions.release();
+    tokio::time::timeout(Duration::from_secs(60), tasks.join_all())
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn conversations_of_one_tenant_that_load_leave_room_in_memory_and_for_other_tenants() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let hang = |plan: FaultPlan, nth| plan.read(nth, Fault::Hang);
+    sessions.set_plan((1..=200).fold(FaultPlan::new(), hang));
+    let before = sessions.reads();
+
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut interrupt = |tenant: &str, conversation: String| {
+        let conversation = host.tenant(tenant).conversation(conversation.as_str());
+        tasks.spawn(async move { drop(conversation.interrupt().await) });
+    };
+    (0..20).for_each(|n| interrupt("acme", format!("c-{n}")));
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(sessions.reads() - before, TENANT_LOADS_MAX as u64);
+    interrupt("zeta", "c".to_owned());
+    for _ in 0..1000 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(sessions.reads() - before, TENANT_LOADS_MAX as u64 + 1);
+
     sessions.set_plan(FaultPlan::new());
     sessions.release();
     tokio::time::timeout(Duration::from_secs(60), tasks.join_all())

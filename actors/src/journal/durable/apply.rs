@@ -227,7 +227,7 @@ impl Durable {
                 ..
             } => {
                 let call = self.call(*call)?;
-                if call.state != CallState::Waiting {
+                if !matches!(call.state, CallState::Waiting | CallState::Allowed { .. }) {
                     return Err("the call does not wait".into());
                 }
                 call.state = CallState::Asked {
@@ -245,14 +245,16 @@ impl Durable {
                 let CallState::Asked { input, pattern, .. } = &call.state else {
                     return Err("no approval was asked".into());
                 };
-                let pattern = pattern.clone().filter(|_| *always);
+                let pattern = pattern.clone();
                 call.state = match verdict {
                     ApprovalVerdict::Allowed => CallState::Allowed {
                         input: input.clone(),
+                        pattern: pattern.clone(),
                     },
                     ApprovalVerdict::Denied | ApprovalVerdict::Expired => CallState::Waiting,
                 };
-                if let Some(pattern) = pattern.filter(|_| *verdict == ApprovalVerdict::Allowed) {
+                let allows = *always && *verdict == ApprovalVerdict::Allowed;
+                if let Some(pattern) = pattern.filter(|_| allows) {
                     self.approve_always(pattern);
                 }
             }

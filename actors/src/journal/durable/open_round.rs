@@ -268,6 +268,10 @@ pub enum CallState {
     Allowed {
         /// The approved input.
         input: RawJson,
+        /// The pattern of the call when the person was asked. `None` from before it was kept, and
+        /// where "always" was not offered.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pattern: Option<String>,
     },
     /// Started, or about to start.
     Started {

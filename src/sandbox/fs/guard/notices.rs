@@ -88,7 +88,7 @@ impl Running {
                     !names(&self.rules)
                 } else {
                     // Git's configuration names it, perhaps only that of the other account.
-                    self.rules.home != rules.home
+                    self.rules.home != rules.home || self.rules.git_config != rules.git_config
                 })
     }
 }

@@ -279,7 +279,7 @@ impl<'a> Search<'a> {
             missed: Vec::new(),
             repositories: BTreeSet::new(),
             named: Vec::new(),
-            account: Arc::new(account::named(root.rules())),
+            account: Arc::default(),
             known: VecDeque::new(),
             fresh: VecDeque::new(),
             listed: 0,
@@ -296,6 +296,7 @@ impl<'a> Search<'a> {
     }
 
     fn run(mut self) -> Searched {
+        self.search_account();
         self.enter(Path::new(""), (0, 0), false, false);
         while let Some(mut item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
             self.searched += 1;

@@ -360,11 +360,11 @@ fn the_file_that_a_name_of_keys_leads_to_is_hidden_as_well() {
 fn more_protected_files_than_can_be_covered_are_an_error() {
     let (folder, guard) = fixture();
     for n in 0..1001 {
-        write(&folder, &format!("{n}/.envrc"), "x");
+        write(&folder, &format!("{n}/.bashrc"), "x");
     }
 
     assert_eq!(guard.search().unwrap_err(), Unguarded::Covers);
-    fs::remove_file(folder.path().join("7/.envrc")).unwrap();
+    fs::remove_file(folder.path().join("7/.bashrc")).unwrap();
     assert_eq!(guard.search().unwrap().found().covers(), 1000);
 }
 

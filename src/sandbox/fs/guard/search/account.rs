@@ -1,18 +1,24 @@
-//! What git's configuration names in a working tree, and the configuration of the account, which git
-//! reads in every repository.
+//! What git's configuration names, and the configuration of the account, which git reads in every
+//! repository.
 
 use std::{
+    ffi::OsString,
     fs::File,
     io::Read,
+    os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use rustix::fs::{Mode, OFlags};
+use rustix::{
+    fs::{FileType, Mode, OFlags},
+    io::Errno,
+};
 
-use super::GIT_FILE_BYTES_MAX;
-use crate::sandbox::{
-    PathRules,
-    fs::git::{ConfigPath, config_paths},
+use super::{GIT_FILE_BYTES_MAX, Search, Unguarded, links::LINKS_MAX, open::try_read};
+use crate::sandbox::fs::{
+    git::named::{ConfigPath, config_paths, expanded},
+    shown,
 };
 
 /// Configuration files that one configuration may include, and linked working trees whose hooks are
@@ -22,67 +28,184 @@ pub(super) const INCLUDES_MAX: usize = 100;
 /// The configuration files of an account, relative to its home folder.
 const FILES: [&str; 2] = [".gitconfig", ".config/git/config"];
 
+/// The configuration files of a machine.
+const SYSTEM_FILES: [&str; 2] = ["/etc/gitconfig", "/usr/local/etc/gitconfig"];
+
 /// The paths that a configuration names, as it spells them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Named {
     /// Folders of hooks, relative to the top of a working tree.
-    pub(super) hooks: Vec<String>,
+    pub(super) hooks: Vec<PathBuf>,
     /// Words of commands, which may be paths relative to the top of a working tree.
     pub(super) programs: Vec<String>,
+    /// Modules of Python, without their endings.
+    pub(super) modules: Vec<String>,
+    /// Packages of Python on the way to these.
+    pub(super) packages: Vec<String>,
+    /// Folders in which Python finds its own modules first.
+    pub(super) module_folders: Vec<String>,
     /// Tops of working trees, relative to the repository.
-    pub(super) tops: Vec<String>,
+    pub(super) tops: Vec<PathBuf>,
 }
 
 impl Named {
     /// Adds a path. Returns that of an included file instead.
-    pub(super) fn add(&mut self, path: ConfigPath) -> Option<String> {
+    fn add(&mut self, path: ConfigPath) -> Option<PathBuf> {
+        fn once<T: PartialEq>(all: &mut Vec<T>, one: T) {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
         match path {
-            ConfigPath::Hooks(path) => self.hooks.push(path),
-            ConfigPath::WorkTree(path) => self.tops.push(path),
-            ConfigPath::Program(path) => self.programs.push(path),
+            ConfigPath::Hooks(path) => once(&mut self.hooks, path),
+            ConfigPath::WorkTree(path) => once(&mut self.tops, path),
+            ConfigPath::Program(path) => once(&mut self.programs, path),
+            ConfigPath::Module(path) => once(&mut self.modules, path),
+            ConfigPath::Package(path) => once(&mut self.packages, path),
+            ConfigPath::ModuleFolder(path) => once(&mut self.module_folders, path),
             ConfigPath::Include(path) => return Some(path),
         }
         None
     }
 }
 
-/// Reads the configuration of the account.
-pub(super) fn named(rules: &PathRules) -> Named {
-    let mut named = Named::default();
-    for file in FILES.iter().filter(|_| rules.home.is_some()) {
-        read(rules, Path::new(&format!("~/{file}")), &mut named);
-    }
-    // The top of a working tree is a matter of its repository.
-    named.tops.clear();
-    named
-}
-
-/// Reads a configuration file outside of the workspace, and those that it includes.
-pub(super) fn read(rules: &PathRules, file: &Path, named: &mut Named) {
-    let absolute = |folder: &Path, path: &Path| {
-        match (path.strip_prefix("~"), &rules.home) {
-            (Ok(rest), Some(home)) => Some(home.join(rest)),
-            (Ok(_), None) => None,
-            (Err(_), _) => Some(folder.join(path)),
+impl Search<'_> {
+    /// Reads the configuration of the account, and protects the files of it that lie in the workspace.
+    pub(super) fn search_account(&mut self) {
+        let rules = self.root.rules();
+        let Some(home) = rules.home.clone() else {
+            return;
+        };
+        let files = FILES.iter().map(|file| home.join(file));
+        let files = files
+            .chain(SYSTEM_FILES.iter().map(PathBuf::from))
+            .chain(rules.git_config.iter().cloned());
+        let mut named = Named::default();
+        for file in files.collect::<Vec<_>>() {
+            self.read_settings(&file, true, &mut named);
         }
-        .filter(|path| path.is_absolute())
-    };
-    let mut files: Vec<PathBuf> = absolute(Path::new(""), file).into_iter().collect();
-    let mut next = 0;
-    while let Some(file) = files.get(next).cloned() {
-        next += 1;
-        let content = content(&file).unwrap_or_default();
-        for path in config_paths(&String::from_utf8_lossy(&content)) {
-            if let Some(include) = named.add(path)
-                && let Some(path) = file
-                    .parent()
-                    .and_then(|folder| absolute(folder, Path::new(&include)))
-                && files.len() < INCLUDES_MAX
-                && !files.contains(&path)
-            {
-                files.push(path);
+        // The top of a working tree is a matter of its repository.
+        named.tops.clear();
+        // A path that is the same everywhere needs no repository in the workspace.
+        let is_anywhere = |path: &Path| path.is_absolute() || path.starts_with("~");
+        let anywhere = Named {
+            hooks: named
+                .hooks
+                .iter()
+                .filter(|path| is_anywhere(path))
+                .cloned()
+                .collect(),
+            programs: named
+                .programs
+                .iter()
+                .filter(|path| is_anywhere(Path::new(path)))
+                .cloned()
+                .collect(),
+            ..Named::default()
+        };
+        self.protect_named_in(&[PathBuf::new()], Path::new(".git/config"), &anywhere);
+        self.account = Arc::new(named);
+    }
+
+    /// Reads a configuration file and those that it includes. Protects those that lie in the
+    /// workspace: the first one only if `is_named`.
+    pub(super) fn read_settings(&mut self, file: &Path, is_named: bool, named: &mut Named) {
+        // The path by which git opens each file: an included one may be relative to its folder.
+        let mut files = vec![file.to_owned()];
+        let mut next = 0;
+        while let Some(file) = files.get(next).cloned() {
+            let is_named = is_named || next > 0;
+            next += 1;
+            let Some(content) = self.settings_of(&file, is_named) else {
+                continue;
+            };
+            for path in config_paths(&content) {
+                if let Some(include) = named.add(path)
+                    && let Some(path) = self.beside(&file, &include)
+                    && files.len() < INCLUDES_MAX
+                    && !files.contains(&path)
+                {
+                    files.push(path);
+                }
             }
         }
+    }
+
+    /// The path of an included file.
+    fn beside(&self, file: &Path, include: &Path) -> Option<PathBuf> {
+        let include = expanded(include, self.root.rules().home.as_deref())?;
+        Some(file.parent()?.join(include))
+    }
+
+    /// The content of a configuration file. A file in the workspace is protected if `is_named`, and
+    /// read if it is the user's; if it cannot be read, what it names is not known.
+    fn settings_of(&mut self, file: &Path, is_named: bool) -> Option<Vec<u8>> {
+        let place = self.follow_way(file)?;
+        let Ok(inner) = place.strip_prefix(self.root.real_path()) else {
+            return content(&place);
+        };
+        let status = self.status(inner).ok();
+        // Git reads no folder, so none is closed to commands; what takes its place is found later.
+        if status.is_some_and(|status| status.kind == FileType::Directory) {
+            return None;
+        }
+        if is_named {
+            self.protect_target(inner.to_owned(), Path::new(".git/config"));
+        }
+        let is_users = |own| self.purpose.known.is_none_or(|known| known.has(own, None));
+        status.filter(|status| status.kind == FileType::RegularFile && is_users(status.own))?;
+        match try_read(self.root, inner) {
+            Ok(content) => Some(content),
+            Err(errno) => {
+                if errno != Errno::NOENT {
+                    self.missed.push(Unguarded::Settings(
+                        shown(inner),
+                        std::io::Error::from(errno).to_string(),
+                    ));
+                }
+                None
+            }
+        }
+    }
+
+    /// The place to which a path leads, which need not exist: in the workspace or not, by any number
+    /// of ways out and in. Protects the links of the workspace on the way; `None` at a link that a
+    /// command created. A relative path begins in the workspace.
+    pub(super) fn follow_way(&mut self, path: &Path) -> Option<PathBuf> {
+        let real = self.root.real_path().to_owned();
+        let mut here = PathBuf::from("/");
+        let mut links = 0;
+        let path = real.join(path);
+        let mut todo: Vec<OsString> = path.iter().rev().map(OsString::from).collect();
+        while let Some(name) = todo.pop() {
+            if name == "." {
+                continue;
+            }
+            if name == ".." {
+                here.pop();
+                continue;
+            }
+            // The root, as the first name of an absolute path, replaces what was walked.
+            let next = here.join(&name);
+            let is_link = std::fs::symlink_metadata(&next).is_ok_and(|file| file.is_symlink());
+            if !is_link {
+                here = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return None;
+            }
+            if let Ok(inner) = next.strip_prefix(&real)
+                && !self.protect_link(inner)?
+            {
+                return None;
+            }
+            let target = rustix::fs::readlink(&next, Vec::new()).ok()?;
+            let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+            todo.extend(target.iter().rev().map(OsString::from));
+        }
+        Some(here)
     }
 }
 

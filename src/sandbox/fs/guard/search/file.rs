@@ -49,8 +49,8 @@ pub(in crate::sandbox::fs) fn is_behind_protected_link(root: &Root, path: &Path)
     })
 }
 
-/// Whether the configuration of a repository that contains `path` names it: as a hook, a program or
-/// more configuration. True if such a configuration cannot be read.
+/// Whether the configuration of a repository that contains `path` names it, or that of the account: as
+/// a hook, a program or more configuration. True if such a configuration cannot be read.
 pub(in crate::sandbox::fs) fn is_named_by_git(root: &Root, path: &Path) -> bool {
     let last = Arc::default();
     let mut search = Search::new(
@@ -62,6 +62,7 @@ pub(in crate::sandbox::fs) fn is_named_by_git(root: &Root, path: &Path) -> bool 
             folders_max: 0,
         },
     );
+    search.search_account();
     for folder in path.ancestors().skip(1) {
         let git = folder.join(".git");
         match search.status(&git).map(|status| status.kind) {

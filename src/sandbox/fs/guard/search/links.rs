@@ -15,7 +15,7 @@ use crate::sandbox::{
 };
 
 /// Links followed on one way, as by the kernel.
-const LINKS_MAX: usize = 40;
+pub(super) const LINKS_MAX: usize = 40;
 
 impl Search<'_> {
     /// Protects a link
@@ -125,16 +125,24 @@ impl Search<'_> {
                 *here = next;
                 continue;
             }
-            let above = self.status(here).ok()?;
-            let is_known = self
-                .purpose
-                .known
-                .is_none_or(|known| known.has(status.own, Some(status.changed)));
-            self.found.protect(next.clone(), status, above.own);
+            let is_known = self.protect_link(&next)?;
             let target = rustix::fs::readlinkat(&self.root.dir, &next, Vec::new()).ok()?;
             return is_known.then(|| PathBuf::from(OsString::from_vec(target.into_bytes())));
         }
         None
+    }
+
+    /// Protects a link of the workspace on the way to a file that git runs or reads. Returns whether
+    /// it is the user's; `None` if it is gone.
+    pub(super) fn protect_link(&mut self, link: &Path) -> Option<bool> {
+        let status = self.status(link).ok()?;
+        let above = self.status(link.parent()?).ok()?;
+        let is_known = self
+            .purpose
+            .known
+            .is_none_or(|known| known.has(status.own, Some(status.changed)));
+        self.found.protect(link.to_owned(), status, above.own);
+        Some(is_known)
     }
 
     /// Protects the files of the workspace that the links in a folder of hooks lead to. The folder

@@ -11,24 +11,22 @@ use std::{
 use rustix::fs::{AtFlags, FileType, OFlags};
 
 use super::{
-    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, Unguarded,
-    account::{self, INCLUDES_MAX, Named},
-    is_git,
-    open::try_read,
-    open_real, read,
+    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp,
+    account::{INCLUDES_MAX, Named},
+    is_git, open_real, read,
 };
-use crate::{
-    real_path::real_or_nearest,
-    sandbox::fs::{
-        git::{
-            PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FILES, WAITING_FOLDERS, config_paths,
-            index::{self, Index},
-            waiting_file_is_dangerous,
-        },
-        guard::found::names_of,
-        shown,
+use crate::sandbox::fs::{
+    git::{
+        PROGRAM_NAMES, REPOSITORY_FOLDERS, WAITING_FILES, WAITING_FOLDERS,
+        index::{self, Index},
+        named::{self, expanded, is_python_file, is_pythons_own, python_modules_own},
+        waiting_file_is_dangerous,
     },
+    guard::found::names_of,
 };
+
+/// Programs of one configuration that are looked for in a working tree.
+const PROGRAMS_MAX: usize = 1000;
 
 impl Search<'_> {
     /// Protects the files of a repository that decide which programs git runs.
@@ -124,41 +122,8 @@ impl Search<'_> {
             return;
         };
         let mut named = Named::default();
-        let mut files = vec![config.to_owned()];
-        let mut next = 0;
-        while let Some(file) = files.get(next).cloned() {
-            next += 1;
-            let content = match try_read(self.root, &file) {
-                Ok(content) => content,
-                Err(errno) => {
-                    // What it names is not known, so it cannot be protected.
-                    if self
-                        .status(&file)
-                        .is_ok_and(|status| status.kind == FileType::RegularFile)
-                    {
-                        self.missed.push(Unguarded::Settings(
-                            shown(&file),
-                            std::io::Error::from(errno).to_string(),
-                        ));
-                    }
-                    continue;
-                }
-            };
-            for path in config_paths(&String::from_utf8_lossy(&content)) {
-                let Some(include) = named.add(path) else {
-                    continue;
-                };
-                let folder = file.parent().unwrap_or(repository);
-                match self.locate_named(folder, &include) {
-                    Some(included) if files.len() < INCLUDES_MAX && !files.contains(&included) => {
-                        self.protect_target(included.clone(), config);
-                        files.push(included);
-                    }
-                    Some(_) => {}
-                    None => account::read(self.root.rules(), Path::new(&include), &mut named),
-                }
-            }
-        }
+        let file = self.root.real_path().join(config);
+        self.read_settings(&file, false, &mut named);
         self.protect_named(repository, &named);
     }
 
@@ -166,24 +131,88 @@ impl Search<'_> {
     pub(super) fn protect_named(&mut self, repository: &Path, named: &Named) {
         let mut tops = self.working_trees(repository);
         tops.extend(named.tops.iter().map(|top| repository.join(top)));
-        let origin = repository.join("config");
-        for top in &tops {
+        self.protect_named_in(&tops, &repository.join("config"), named);
+    }
+
+    /// Protects what a configuration names in these working trees.
+    pub(super) fn protect_named_in(&mut self, tops: &[PathBuf], origin: &Path, named: &Named) {
+        for top in tops {
             for hooks in &named.hooks {
                 if let Some(target) = self.locate_named(top, hooks) {
-                    self.protect_target(target.clone(), &origin);
+                    self.protect_target(target.clone(), origin);
                     self.follow_hooks(&target);
                 }
             }
-            for program in named.programs.iter().take(INCLUDES_MAX) {
-                let Some(target) = self.locate_named(top, program) else {
+            for program in named.programs.iter().take(PROGRAMS_MAX) {
+                let Some(target) = self.locate_named(top, Path::new(program)) else {
                     continue;
                 };
                 match self.status(&target) {
                     Ok(status) if status.kind == FileType::RegularFile => {
-                        self.protect_target(target, &origin);
+                        self.protect_target(target, origin);
                     }
                     Ok(_) => {}
                     Err(_) => self.named.push(target),
+                }
+            }
+            for module in named.modules.iter().take(PROGRAMS_MAX) {
+                if let Some(folder) = self.protect_module(top, Path::new(module), origin) {
+                    self.protect_target(folder, origin);
+                }
+            }
+            for package in named.packages.iter().take(PROGRAMS_MAX) {
+                self.protect_module(top, Path::new(package), origin);
+                self.protect_module(top, &Path::new(package).join("__init__"), origin);
+            }
+            for folder in named.module_folders.iter().take(PROGRAMS_MAX) {
+                self.protect_pythons_own(top, Path::new(folder), origin);
+            }
+        }
+    }
+
+    /// Protects the files that Python takes for a module. Returns the place of its folder.
+    fn protect_module(&mut self, top: &Path, module: &Path, origin: &Path) -> Option<PathBuf> {
+        let target = self.locate_named(top, module)?;
+        let name = module.file_name()?.to_str()?;
+        for ending in ["py", "pyc", "so"] {
+            self.named.push(target.with_added_extension(ending));
+        }
+        if let Some(folder) = self.locate_named(top, module.parent()?) {
+            self.protect_files(&folder, |file| is_python_file(file, name), origin);
+        }
+        Some(target)
+    }
+
+    /// Protects the files in a folder that Python takes for its own modules.
+    fn protect_pythons_own(&mut self, top: &Path, folder: &Path, origin: &Path) {
+        let Some(folder) = self.locate_named(top, folder) else {
+            return;
+        };
+        self.protect_files(&folder, is_pythons_own, origin);
+        for module in python_modules_own() {
+            let package = folder.join(module);
+            self.named.push(package.with_added_extension("py"));
+            self.named.push(package.join("__init__.py"));
+        }
+        // A folder without this file is no rival of Python's own module.
+        let names = open_real(self.root, &folder).map(|dir| names_of(&dir));
+        for package in names.unwrap_or_default() {
+            if python_modules_own().any(|module| package == module) {
+                let is_package = |file: &str| is_python_file(file, "__init__");
+                self.protect_files(&folder.join(package), is_package, origin);
+            }
+        }
+    }
+
+    /// Protects the files in a folder whose names pass.
+    fn protect_files(&mut self, folder: &Path, passes: impl Fn(&str) -> bool, origin: &Path) {
+        let names = open_real(self.root, folder).map(|dir| names_of(&dir));
+        for name in names.unwrap_or_default() {
+            if name.to_str().is_some_and(&passes) {
+                let path = folder.join(name);
+                self.protect_way(&path);
+                if let Some(target) = self.locate(&path) {
+                    self.protect_target(target, origin);
                 }
             }
         }
@@ -191,17 +220,15 @@ impl Search<'_> {
 
     /// The place of a path of git's configuration, which may begin with `~`, and may leave the
     /// workspace and return. Protects the links on the way.
-    fn locate_named(&mut self, folder: &Path, path: &str) -> Option<PathBuf> {
-        let path = match path.strip_prefix("~/") {
-            Some(rest) => self.root.rules().home.as_ref()?.join(rest),
-            None => folder.join(path),
-        };
-        self.protect_way(&path);
-        self.locate(&path).or_else(|| {
-            let real = self.root.real_path();
-            let path = real_or_nearest(&real.join(path));
-            self.locate(path.strip_prefix(real).ok()?)
-        })
+    fn locate_named(&mut self, folder: &Path, path: &Path) -> Option<PathBuf> {
+        let path = expanded(path, self.root.rules().home.as_deref())?;
+        let path = self.root.real_path().join(folder).join(path);
+        let place = self.follow_way(&path)?;
+        match place.strip_prefix(self.root.real_path()) {
+            Ok(inner) => Some(inner.to_owned()),
+            // The workspace as commands see it.
+            Err(_) => self.locate(&path),
+        }
     }
 
     /// Before a command, remembers the index of a repository. After it, protects the files by which
@@ -272,12 +299,7 @@ impl Search<'_> {
                     .is_ok_and(|status| known.has(status.own, None))
             })
             .filter_map(|config| read(self.root, &config))
-            .any(|content| {
-                let content = String::from_utf8_lossy(&content).to_lowercase();
-                content
-                    .lines()
-                    .any(|line| line.contains("objectformat") && line.contains("sha256"))
-            });
+            .any(|content| named::uses_sha256(&content));
         if uses_sha256 { 32 } else { 20 }
     }
 

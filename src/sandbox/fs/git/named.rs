@@ -1,0 +1,578 @@
+//! Finds in git's configuration the paths of hooks, of programs and of more configuration. Pure.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use super::settings::{Setting, settings};
+
+/// Python's own modules, one a line. Python searches in the current folder first for those that a
+/// module uses.
+const PYTHON_MODULES: &str = include_str!("python_modules.txt");
+
+/// A path in a git configuration that leads to more hooks or configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ConfigPath {
+    /// The hooks folder, relative to the top of the working tree.
+    Hooks(PathBuf),
+    /// The top of the working tree, relative to the repository.
+    WorkTree(PathBuf),
+    /// Another configuration file, relative to the folder of this file.
+    Include(PathBuf),
+    /// A word of a command that git runs, which may be a path relative to the top of the working
+    /// tree.
+    Program(String),
+    /// A module of Python that git runs, as a path without its ending: a file or a folder.
+    Module(String),
+    /// A package that Python imports on the way to a module: a file, or `__init__` in the folder.
+    Package(String),
+    /// A folder in which Python searches for its own modules first.
+    ModuleFolder(String),
+}
+
+/// Returns the paths that a git configuration names.
+pub(crate) fn config_paths(config: &[u8]) -> Vec<ConfigPath> {
+    let mut paths = Vec::new();
+    for setting in settings(config) {
+        let Setting {
+            section,
+            subsection,
+            key,
+            value: Some(value),
+        } = &setting
+        else {
+            continue;
+        };
+        let path = PathBuf::from(OsStr::from_bytes(value));
+        let has_subsection = subsection.is_some();
+        match (section.as_slice(), has_subsection, key.as_slice()) {
+            _ if value.is_empty() => {}
+            // A new repository gets the hooks and the configuration of its template.
+            (b"core", false, b"hookspath") | (b"init", false, b"templatedir") => {
+                paths.push(ConfigPath::Hooks(path));
+            }
+            (b"core", false, b"worktree") => paths.push(ConfigPath::WorkTree(path)),
+            (b"include", false, b"path") | (b"includeif", true, b"path") => {
+                paths.push(ConfigPath::Include(path));
+            }
+            (section, _, key) => {
+                let value = String::from_utf8_lossy(value);
+                if names_command(section, key, &value) {
+                    // No shell reads these.
+                    if matches!(key, b"path" | b"program" | b"askpass")
+                        && value.contains(is_separator)
+                    {
+                        paths.push(ConfigPath::Program(value.clone().into_owned()));
+                    }
+                    paths.extend(words_of(&value).into_iter().map(ConfigPath::Program));
+                    paths.extend(modules_of(&value));
+                }
+            }
+        }
+    }
+    paths
+}
+
+/// Whether the objects of a repository with this configuration have ids of SHA-256.
+pub(crate) fn uses_sha256(config: &[u8]) -> bool {
+    settings(config).iter().any(|setting| {
+        setting.section == b"extensions"
+            && setting.key == b"objectformat"
+            && setting
+                .value
+                .as_ref()
+                .is_some_and(|value| value.eq_ignore_ascii_case(b"sha256"))
+    })
+}
+
+/// The path that a path of git's configuration stands for: `~` is the home folder, `~NAME` that of
+/// another user. `None` if there is no home folder.
+pub(crate) fn expanded(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let mut parts = path.iter();
+    let first = parts.next().unwrap_or_default().as_bytes();
+    let Some(user) = first.strip_prefix(b"~") else {
+        return Some(path.to_owned());
+    };
+    let home = home?;
+    let mut place = if user.is_empty() || home.file_name().map(OsStr::as_bytes) == Some(user) {
+        home.to_owned()
+    } else {
+        home.parent()?.join(OsStr::from_bytes(user))
+    };
+    place.extend(parts);
+    Some(place)
+}
+
+/// Whether git runs the value of a key as a command.
+fn names_command(section: &[u8], key: &[u8], value: &str) -> bool {
+    match section {
+        b"alias" => value.trim_start().starts_with('!'),
+        b"pager" | b"credential" | b"gpg" | b"sendemail" => true,
+        b"browser" | b"difftool" | b"lfs" | b"man" | b"mergetool" if key == b"path" => true,
+        _ => matches!(
+            key,
+            b"clean" | b"smudge" | b"process" // filter
+                | b"external" | b"command" | b"textconv" // diff, hook, trailer
+                | b"driver" // merge
+                | b"fsmonitor" | b"editor" | b"pager" | b"sshcommand" | b"askpass" | b"gitproxy" | b"alternaterefscommand"
+                | b"difffilter" | b"cmd" | b"uploadpack" | b"receivepack" | b"update" | b"program"
+                | b"packobjectshook" | b"recentobjectshook" | b"tunnel" | b"httpd"
+        ),
+    }
+}
+
+/// Programs whose first operand is a file that they run.
+const INTERPRETERS: &[&str] = &[
+    ".", "bash", "bun", "dash", "deno", "exec", "ksh", "node", "perl", "php", "ruby", "sh",
+    "source", "zsh",
+];
+
+/// Endings by which Node finds a file whose name is given without one.
+const NODE_ENDINGS: &[&str] = &[".js", ".json", ".node", "/index.js", "/package.json"];
+
+/// Earlier words of a command that are tried as folders.
+const FOLDERS_MAX: usize = 16;
+
+/// The name of a program without its folder.
+fn program_of(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or_default()
+}
+
+fn is_python(program: &str) -> bool {
+    ["python", "pypy"].iter().any(|name| {
+        program.strip_prefix(name).is_some_and(|version| {
+            version
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'.')
+        })
+    })
+}
+
+fn is_node(program: &str) -> bool {
+    ["node", "nodejs", "bun"].contains(&program)
+}
+
+fn is_separator(c: char) -> bool {
+    c.is_whitespace() || "\"'`;|&()<>=!\\{}".contains(c)
+}
+
+/// The words of a command, whatever the shell's quotes hold together.
+fn split(command: &str) -> impl Iterator<Item = &str> {
+    command.split(is_separator).filter(|word| !word.is_empty())
+}
+
+/// A word without a variable or a substitution before a path; empty if it has no path.
+fn without_variable(word: &str) -> &str {
+    match word.strip_prefix('$') {
+        Some(variable) => variable.split_once('/').map_or("", |(_, path)| path),
+        None => word,
+    }
+}
+
+/// The earlier words of a command that may be the folder in which it goes on.
+#[derive(Default)]
+struct Folders(Vec<String>);
+
+impl Folders {
+    fn add(&mut self, word: &str, is_entered: bool) {
+        let folder = without_variable(word).trim_matches('/');
+        if folder.is_empty() || word == "cd" || self.0.len() >= FOLDERS_MAX {
+            return;
+        }
+        let deeper = self
+            .0
+            .last()
+            .filter(|_| is_entered)
+            .map(|last| format!("{last}/{folder}"));
+        self.0.push(folder.to_owned());
+        self.0.extend(deeper);
+    }
+}
+
+/// Whether the word after this one is a folder that the command enters.
+fn enters(word: &str) -> bool {
+    ["cd", "pushd", "-C", "--chdir"].contains(&word)
+}
+
+/// The words of a command that can be paths of files, relative to the folder in which it starts. A
+/// variable or a substitution before a path may be the top of the working tree, or an earlier word. An
+/// earlier word may also be the folder that the command has entered.
+fn words_of(command: &str) -> Vec<String> {
+    let joined = quoted_words(command);
+    let command = command.replace("${", "$").replace("}/", "/");
+    let mut found = Vec::new();
+    let mut folders = Folders::default();
+    let mut entered = false;
+    let mut before = "";
+    for word in split(&command) {
+        let is_entered = enters(before);
+        entered |= is_entered;
+        if word.starts_with('-') {
+            if enters(word) {
+                before = word;
+            }
+            continue;
+        }
+        let program = program_of(before);
+        let is_run = INTERPRETERS.contains(&program) || is_python(program);
+        let path = without_variable(word);
+        let is_variable = path != word && !path.is_empty();
+        if !is_entered && (is_run || is_variable || path.contains(['/', '.'])) {
+            found.push(path.to_owned());
+            found.extend(path.strip_prefix('/').map(str::to_owned));
+            if is_variable && word.starts_with("$HOME/") {
+                found.push(format!("~/{path}"));
+            }
+            if entered || is_variable {
+                found.extend(folders.0.iter().map(|folder| format!("{folder}/{path}")));
+            }
+            if is_node(program) {
+                found.extend(NODE_ENDINGS.iter().map(|ending| format!("{path}{ending}")));
+            }
+        }
+        folders.add(word, is_entered);
+        before = word;
+    }
+    found.extend(joined);
+    found.retain(|path| !path.is_empty() && path != ".");
+    found
+}
+
+/// The words of a command that hold blanks or other separators in the shell's quotes.
+fn quoted_words(command: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word = String::new();
+    let mut quote = None;
+    let mut characters = command.chars();
+    while let Some(c) = characters.next() {
+        match (c, quote) {
+            ('\'' | '"', None) => quote = Some(c),
+            (_, Some(open)) if c == open => quote = None,
+            ('\\', None | Some('"')) => word.extend(characters.next()),
+            (_, Some(_)) => word.push(c),
+            (_, None) if c.is_whitespace() || ";|&()<>`".contains(c) => {
+                words.push(std::mem::take(&mut word));
+            }
+            (_, None) => word.push(c),
+        }
+    }
+    words.push(word);
+    words
+        .iter()
+        .map(|word| without_variable(word.trim_start_matches('!')).to_owned())
+        .filter(|word| word.contains(is_separator) && word.contains(char::is_alphanumeric))
+        .collect()
+}
+
+/// The modules that interpreters in a command find by name: those of `python -m`, `perl -M`, `ruby -r`
+/// and `node -r`, in the folder in which the command starts and in every earlier word.
+fn modules_of(command: &str) -> Vec<ConfigPath> {
+    let command = command.replace("${", "$").replace("}/", "/");
+    let words: Vec<&str> = split(&command).collect();
+    let mut found = Vec::new();
+    let mut folders = Folders::default();
+    let mut before = "";
+    for (at, word) in words.iter().enumerate() {
+        let program = program_of(word);
+        let arguments = words.get(at + 1..).unwrap_or_default();
+        let above = || {
+            let folders = folders.0.iter().map(|folder| format!("{folder}/"));
+            std::iter::once(String::new()).chain(folders)
+        };
+        if is_python(program) {
+            let modules = python_modules(arguments);
+            for folder in above().filter(|_| modules.is_some()) {
+                for name in modules.iter().flatten() {
+                    let packages = name.match_indices('/').filter_map(|(at, _)| name.get(..at));
+                    found.extend(
+                        packages.map(|name| ConfigPath::Package(format!("{folder}{name}"))),
+                    );
+                    found.push(ConfigPath::Module(format!("{folder}{name}")));
+                }
+                found.push(ConfigPath::ModuleFolder(folder));
+            }
+        }
+        for file in other_modules(program, arguments) {
+            for folder in above() {
+                found.push(match file.strip_suffix('/') {
+                    Some(name) => ConfigPath::Module(format!("{folder}{name}")),
+                    None => ConfigPath::Program(format!("{folder}{file}")),
+                });
+            }
+        }
+        if !word.starts_with('-') {
+            folders.add(word, enters(before));
+        }
+        before = word;
+    }
+    found
+}
+
+/// The modules that Python runs or imports by its arguments, as paths; `None` if it does not search
+/// for modules in the current folder.
+fn python_modules(arguments: &[&str]) -> Option<Vec<String>> {
+    let path = |name: &str| name.replace('.', "/");
+    let mut arguments = arguments.iter();
+    while let Some(flags) = arguments.next().and_then(|word| word.strip_prefix('-')) {
+        for (at, flag) in flags.char_indices() {
+            let rest = flags.get(at + 1..).unwrap_or_default();
+            match flag {
+                // Isolated, or without the current folder.
+                'I' | 'P' => return None,
+                'm' if rest.is_empty() => {
+                    return arguments.next().map(|name| vec![path(name)]);
+                }
+                'm' => return Some(vec![path(rest)]),
+                'c' => {
+                    let names = arguments.flat_map(|word| word.split([',', ':']));
+                    return Some(names.filter(|name| is_module(name)).map(path).collect());
+                }
+                'W' | 'X' => {
+                    if rest.is_empty() {
+                        arguments.next();
+                    }
+                    break;
+                }
+                _ => {}
+            }
+        }
+    }
+    None
+}
+
+/// Whether a word of a program can be a module's name.
+fn is_module(word: &str) -> bool {
+    const WORDS: &[&str] = &["as", "import", "from"];
+    word.starts_with(|c: char| c.is_alphabetic() || c == '_')
+        && word
+            .chars()
+            .all(|c| c.is_alphanumeric() || c == '_' || c == '.')
+        && !WORDS.contains(&word)
+}
+
+/// The files that Perl, Ruby or Node load by a name in their arguments; a folder ends in a slash.
+fn other_modules(program: &str, arguments: &[&str]) -> Vec<String> {
+    let is_perl = program.starts_with("perl");
+    let is_ruby = program.starts_with("ruby");
+    if !is_perl && !is_ruby && !is_node(program) {
+        return Vec::new();
+    }
+    let mut folders = vec![String::new()];
+    let mut names = Vec::new();
+    let mut arguments = arguments.iter().peekable();
+    while let Some(word) = arguments.next() {
+        let value = |joined: &str, next: Option<&&&str>| match joined {
+            "" => next.map(|next| (**next).to_owned()),
+            joined => Some(joined.to_owned()),
+        };
+        let next = arguments.peek();
+        if is_node(program) {
+            if [
+                "-r",
+                "--require",
+                "--import",
+                "--loader",
+                "--experimental-loader",
+            ]
+            .contains(word)
+            {
+                names.extend(next.map(|next| (**next).to_owned()));
+            }
+        } else if let Some(folder) = word.strip_prefix("-I") {
+            folders.extend(value(folder, next).map(|folder| format!("{folder}/")));
+        } else if is_ruby && let Some(name) = word.strip_prefix("-r") {
+            names.extend(value(name, next));
+        } else if is_perl && let Some(name) = word.strip_prefix("-M").or(word.strip_prefix("-m")) {
+            if name == "lib" {
+                folders.extend(next.map(|folder| format!("{folder}/")));
+            }
+            names.push(name.trim_start_matches('-').replace("::", "/"));
+        }
+    }
+    let mut files = Vec::new();
+    for name in names {
+        if is_node(program) {
+            let is_path = name.starts_with(['.', '/']);
+            let place = match is_path {
+                true => name,
+                false => format!("node_modules/{name}"),
+            };
+            files.extend(NODE_ENDINGS.iter().map(|ending| format!("{place}{ending}")));
+            files.extend((!is_path).then(|| format!("{place}/")));
+            continue;
+        }
+        let ending = if is_perl { ".pm" } else { ".rb" };
+        let name = name.strip_suffix(ending).unwrap_or(&name);
+        files.extend(
+            folders
+                .iter()
+                .map(|folder| format!("{folder}{name}{ending}")),
+        );
+    }
+    files
+}
+
+/// Whether a file is a module of Python with this name: `x.py`, `x.pyc`, or a library such as
+/// `x.cpython-313-x86_64-linux-gnu.so`.
+pub(crate) fn is_python_file(file: &str, name: &str) -> bool {
+    file.strip_prefix(name)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .is_some_and(|ending| {
+            ["py", "pyc", "so"].contains(&ending)
+                || (ending.ends_with(".so")
+                    && (ending.starts_with("cpython")
+                        || ending.starts_with("abi")
+                        || ending.starts_with("pypy")))
+        })
+}
+
+/// Whether a file, given by its name in the folder, is one of Python's own modules.
+pub(crate) fn is_pythons_own(file: &str) -> bool {
+    let name = file.split('.').next().unwrap_or_default();
+    !name.is_empty()
+        && is_python_file(file, name)
+        && PYTHON_MODULES.lines().any(|module| module == name)
+}
+
+/// Python's own modules.
+pub(crate) fn python_modules_own() -> impl Iterator<Item = &'static str> {
+    PYTHON_MODULES.lines()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_in_a_configuration_are_read_as_git_reads_them() {
+        let config = "[core]\n\tbare = false\n\tworktree = ../../sub\n\thooksPath = .githooks ; ours\n[include] path = \"../shared config\"\n[includeIf \"gitdir:x\"]\n\tPATH=more\n\
+                      [other]\n\tpath = no\n\thooksPath = no\n[core \"x\"]";
+        let paths = config_paths(config.as_bytes());
+
+        let include = |path: &str| ConfigPath::Include(path.into());
+        let commands = "[filter \"x\"]\n\tclean = sh ./a.sh %f # x\n\trequired = true\n[alias]\n\tst = status b.sh\n\tup = \"!f() { \\\"tools/c d\\\"; }; \\\n f e.py\"\n[core]\n\teditor = vi\n\tpager = bin/less -R";
+        let words = ["./a.sh", "tools/c", "e.py", "tools/c d", "bin/less"]
+            .map(|word| ConfigPath::Program(word.to_owned()));
+        assert_eq!(config_paths(commands.as_bytes()), words);
+        let found = |command: &str| words_of(command).join(" ");
+        assert_eq!(found("!$(git rev-parse --show-toplevel)/t/x"), "/t/x t/x");
+        assert_eq!(found("!\"$PWD/t/x\""), "t/x");
+        let has = |command: &str, path: &str| {
+            words_of(command)
+                .iter()
+                .any(|word| word.replace("./", "") == path)
+        };
+        assert!(has("${PWD}/y", "y") && has("D=t; ${D}/x", "t/x") && has("env -C t ./x", "t/x"));
+        assert!(
+            has("cd t; cd u; ./x", "t/u/x")
+                && has(
+                    "cd \\\"$(git rev-parse --show-toplevel)/t\\\" && ./x",
+                    "t/x"
+                )
+        );
+        assert_eq!(found("!cd t && ./x"), "./x t/./x");
+        assert_eq!(
+            found("/bin/sh -e plain && python3 y z"),
+            "/bin/sh bin/sh plain y"
+        );
+        assert_eq!(found("git-lfs clean -- %f"), "");
+        let more = "[mergetool \"m\"]\n\tpath = t/m\n[browser \"b\"]\n\tpath = ./b\n[uploadpack]\n\tpackObjectsHook = t/p\n[color]\n\tpath = t/no";
+        assert_eq!(
+            config_paths(more.as_bytes()),
+            ["t/m", "./b", "t/p"].map(|word| ConfigPath::Program(word.to_owned()))
+        );
+        assert_eq!(
+            config_paths(b"[init]\n\ttemplateDir = tp"),
+            [ConfigPath::Hooks("tp".into())]
+        );
+        assert_eq!(
+            paths,
+            [
+                ConfigPath::WorkTree("../../sub".into()),
+                ConfigPath::Hooks(".githooks".into()),
+                include("../shared config"),
+                include("more")
+            ]
+        );
+    }
+
+    #[test]
+    fn quoted_words_of_a_command_are_one_path() {
+        let has = |command: &str, path: &str| words_of(command).iter().any(|word| word == path);
+
+        assert!(has("sh 'tools/a clean.sh' %f", "tools/a clean.sh"));
+        assert!(has("sh \"tools/a;b.sh\"", "tools/a;b.sh"));
+        assert!(has("sh tools/a\\ b.sh", "tools/a b.sh"));
+        let program = "[gpg]\n\tprogram = tools/my program";
+        assert!(
+            config_paths(program.as_bytes())
+                .contains(&ConfigPath::Program("tools/my program".to_owned()))
+        );
+        assert!(has("$HOME/dot/x.sh", "~/dot/x.sh"));
+        assert!(has("node tools/clean", "tools/clean.js") && has("python3.12 x", "x"));
+    }
+
+    #[test]
+    fn modules_that_interpreters_find_by_name_are_known() {
+        let found = |command: &str| {
+            let modules = modules_of(command);
+            modules
+                .iter()
+                .map(|path| match path {
+                    ConfigPath::Module(path) => path.clone(),
+                    ConfigPath::Package(path) => format!("+{path}"),
+                    ConfigPath::Program(path) => format!("={path}"),
+                    other => format!("{other:?}").replace("ModuleFolder", ""),
+                })
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+
+        assert_eq!(
+            found("\"/usr/bin/python3\" -m nbstripout"),
+            "nbstripout (\"\")"
+        );
+        assert_eq!(found("python3.12 -um a.b x"), "+a a/b (\"\")");
+        assert_eq!(found("python -X dev -Wall -mx"), "x (\"\")");
+        assert_eq!(found("cd t && python3 -m x"), "x (\"\") t/x (\"t/\")");
+        assert_eq!(
+            found("python3 -c 'import a, b.c; print(1)'"),
+            "a +b b/c print (\"\")"
+        );
+        for none in [
+            "python3 -Im x",
+            "python3 -P -m x",
+            "python3 x.py -m y",
+            "pythonic -m x",
+            "cat -m x",
+        ] {
+            assert_eq!(found(none), "", "{none}");
+        }
+        assert_eq!(found("perl -Ilib -MA::B x"), "=A/B.pm =lib/A/B.pm");
+        assert_eq!(found("ruby -I lib -rx y"), "=x.rb =lib/x.rb");
+        assert!(found("node -r ./x y").starts_with("=./x.js =./x.json"));
+        assert!(found("node --require=x y").ends_with(" node_modules/x"));
+        assert!(
+            is_python_file("x.cpython-311-x86_64-linux-gnu.so", "x") && is_python_file("x.py", "x")
+        );
+        assert!(!is_python_file("x.txt", "x") && !is_python_file("xy.py", "x"));
+        assert!(
+            is_pythons_own("argparse.py")
+                && !is_pythons_own("argparse.md")
+                && !is_pythons_own("own.py")
+        );
+    }
+
+    #[test]
+    fn a_home_folder_is_that_of_the_account_or_beside_it() {
+        let expanded = |path: &str| expanded(Path::new(path), Some(Path::new("/home/u")));
+
+        assert_eq!(expanded("~/x"), Some("/home/u/x".into()));
+        assert_eq!(expanded("~u/x"), Some("/home/u/x".into()));
+        assert_eq!(expanded("~v/x"), Some("/home/v/x".into()));
+        assert_eq!(expanded("a/~/x"), Some("a/~/x".into()));
+        assert_eq!(super::expanded(Path::new("~/x"), None), None);
+    }
+}
