@@ -251,6 +251,13 @@ fn over_workspace(
         .fold(rules, |rules, path| {
             rules.and_sensitive(&overrides.workspace, &path)
         });
+    let home = std::env::var_os("HOME").filter(|_| config.toolchains);
+    let absent = home.as_deref().map(|home| {
+        Toolchains::absent(Path::new(home), |name| std::env::var_os(name)).collect::<Vec<_>>()
+    });
+    let rules = absent.into_iter().flatten().fold(rules, |rules, place| {
+        rules.and_protected(&overrides.workspace, &place)
+    });
     let mut toolbox =
         tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
     if let Some(error) = toolbox.error() {

@@ -160,8 +160,11 @@ impl PathRules {
 
     /// Whether `path` holds keys. `path` is relative to the root, links resolved.
     pub fn is_sensitive(&self, path: &Path) -> bool {
-        let parts = lower(path);
-        let Some(name) = parts.last().map(|name| without_backup(name)) else {
+        let mut parts = lower(path);
+        if let Some(name) = parts.last_mut() {
+            name.truncate(without_backup(name).len());
+        }
+        let Some(name) = parts.last().map(String::as_str) else {
             return false;
         };
         is_env_file(name)
@@ -208,6 +211,30 @@ impl PathRules {
                     .iter()
                     .any(|ending| name.ends_with(ending)))
                 && !is_of_dependencies(folder))
+    }
+
+    /// How many of the folders directly above `name` make it protected or sensitive by their own
+    /// names, all in lower case: two for `hosts.yml` in `.config/gh`.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    pub(crate) fn naming_folders(&self, folder: &[String], name: &str) -> usize {
+        let named = without_backup(name);
+        let keys = SENSITIVE_PLACES
+            .iter()
+            .filter(|place| is_at(place, folder, named));
+        let ways = self.protected_folders.iter().filter(|path| {
+            path.file_name().map(lower_name).as_deref() == Some(name)
+                && is_path(&lower(path), folder, name)
+        });
+        PROTECTED_PLACES
+            .iter()
+            .chain(PROTECTED_IN_PROJECTS)
+            .chain(POINTERS)
+            .filter(|place| is_at(place, folder, name))
+            .chain(keys)
+            .map(|place| place.len())
+            .chain(ways.map(|path| path.iter().count()))
+            .max()
+            .map_or(0, |parts| parts.saturating_sub(1))
     }
 
     /// Whether only a folder may have this name in `folder`, both in lower case.
@@ -448,7 +475,7 @@ pub(crate) fn refused_workspace(folder: &Path) -> Option<String> {
                             .all(|(part, name)| part == name)
                 }))
     };
-    SENSITIVE_PLACES.iter().any(|place| is_of(&place)).then(|| {
+    SENSITIVE_PLACES.iter().any(is_of).then(|| {
         format!(
             "the workspace {} may hold keys or passwords; name a project's folder",
             folder.display()
@@ -487,6 +514,7 @@ mod tests {
             ".npmrc",
             ".aws/credentials",
             "home/.aws/credentials",
+            ".aws/credentials~",
             ".ssh/known_hosts",
             "vault.txt",
             ".docker/config.json",

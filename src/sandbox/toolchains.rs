@@ -154,36 +154,40 @@ impl Toolchains {
     /// Finds the toolchains on `PATH`, in their usual place in the home folder or where their
     /// variable says.
     pub fn detect(home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> Self {
-        let place = |kit: &Kit| {
-            let named = kit
-                .variable
-                .and_then(&variable)
-                .map(PathBuf::from)
-                .filter(|folder| folder.is_absolute());
-            named.unwrap_or_else(|| home.join(kit.folder))
-        };
         let mut found = Self::default();
-        let path = variable("PATH").unwrap_or_default();
-        for entry in
-            std::env::split_paths(&path).filter(|entry| entry.is_absolute() && entry.is_dir())
-        {
-            let known = KITS.iter().map(|kit| (kit, place(kit)));
-            let Some((kit, folder)) = known
-                .into_iter()
-                .find(|(_, folder)| entry.starts_with(folder) && !home.starts_with(folder))
-            else {
+        for (kit, folder, entry) in on_path(home, &variable) {
+            if !entry.is_dir() {
                 continue;
-            };
+            }
             found.show(kit, &folder);
             add(&mut found.path, entry);
             for name in kit.with {
                 match KITS.iter().find(|kit| kit.folder == *name) {
-                    Some(beside) => found.show(beside, &place(beside)),
+                    Some(beside) => found.show(beside, &place(beside, home, &variable)),
                     None => found.read(home.join(name)),
                 }
             }
         }
         found
+    }
+
+    /// What [`Toolchains::detect`] would find on `PATH` if it were there: a program that appears there
+    /// is one that the user runs.
+    #[cfg(any(test, feature = "cli"))]
+    pub(crate) fn absent(
+        home: &Path,
+        variable: impl Fn(&str) -> Option<OsString>,
+    ) -> impl Iterator<Item = PathBuf> {
+        on_path(home, &variable)
+            .into_iter()
+            .flat_map(|(kit, folder, entry)| {
+                let shows = kit.shows.iter().filter(|shows| !shows.contains('*'));
+                shows
+                    .map(move |shows| folder.join(shows))
+                    .chain([entry])
+                    .collect::<Vec<_>>()
+            })
+            .filter(|place| !place.exists())
     }
 
     /// Finds the toolchains in given folders. A folder that is no known toolchain is shown as a
@@ -298,6 +302,32 @@ impl Toolchains {
     }
 }
 
+/// The folder of a toolchain: where its variable says, or its usual place in the home folder.
+fn place(kit: &Kit, home: &Path, variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    kit.variable
+        .and_then(variable)
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_absolute())
+        .unwrap_or_else(|| home.join(kit.folder))
+}
+
+/// The toolchains on `PATH`, each with its folder and its entry, which may be absent.
+fn on_path(
+    home: &Path,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Vec<(&'static Kit, PathBuf, PathBuf)> {
+    let path = variable("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .filter(|entry| entry.is_absolute())
+        .filter_map(|entry| {
+            KITS.iter()
+                .map(|kit| (kit, place(kit, home, &variable)))
+                .find(|(_, folder)| entry.starts_with(folder) && !home.starts_with(folder))
+                .map(|(kit, folder)| (kit, folder, entry))
+        })
+        .collect()
+}
+
 fn add(places: &mut Vec<PathBuf>, place: PathBuf) {
     if !places.contains(&place) {
         places.push(place);
@@ -380,6 +410,30 @@ mod tests {
             .iter()
             .map(|place| place.strip_prefix(home).unwrap().to_str().unwrap())
             .collect()
+    }
+
+    #[test]
+    fn a_toolchain_that_is_not_there_yet_is_known() {
+        let home = home();
+        let at = |name: &str| home.path().join(name);
+        let path = ["bin", ".cargo/bin", ".volta/bin", ".local/bin"].map(at);
+        let path = std::env::join_paths(path).unwrap();
+
+        let absent: Vec<PathBuf> =
+            Toolchains::absent(home.path(), |name| (name == "PATH").then(|| path.clone()))
+                .collect();
+
+        assert_eq!(
+            relative(&absent, home.path()),
+            [
+                ".cargo/git",
+                ".volta/bin",
+                ".volta/tools",
+                ".volta/bin",
+                ".local/bin",
+                ".local/bin"
+            ]
+        );
     }
 
     #[test]

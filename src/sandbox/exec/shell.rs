@@ -2,7 +2,11 @@
 //! reports the final folder and the number of processes left running as control words
 //! ([`super::words`]).
 
-use std::ffi::OsString;
+use std::{
+    ffi::OsString,
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::PathBuf,
+};
 
 use callboard_actors::ports::ExecLimits;
 
@@ -75,6 +79,91 @@ pub(in crate::sandbox) fn command(command: &str, nonce: &str) -> [OsString; 7] {
     .map(OsString::from)
 }
 
+/// What a mount over a name of the workspace must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sandbox) enum Cover {
+    /// The file or folder itself.
+    Itself,
+    /// The same, read-only.
+    ReadOnly,
+    /// Another file or folder.
+    Other,
+}
+
+/// A name that mounts cover: where, how many of them show what is there, what the last one is, and
+/// whether it was a mount point before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::sandbox) struct Covered {
+    pub(in crate::sandbox) place: PathBuf,
+    pub(in crate::sandbox) binds: u8,
+    pub(in crate::sandbox) last: Cover,
+    pub(in crate::sandbox) was_mount: bool,
+}
+
+impl Covered {
+    /// Its argument of [`CHECK`], with the place as the kernel's list of mounts writes it.
+    fn to_argument(&self) -> OsString {
+        let last = match self.last {
+            Cover::Itself => 'i',
+            Cover::ReadOnly => 'r',
+            Cover::Other => 'o',
+        };
+        let was_mount = if self.was_mount { 'm' } else { '-' };
+        let mut argument = format!("{}{last}{was_mount}", self.binds).into_bytes();
+        for byte in self.place.as_os_str().as_bytes() {
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\\' => {
+                    argument.extend_from_slice(format!("\\{byte:03o}").as_bytes());
+                }
+                byte => argument.push(*byte),
+            }
+        }
+        OsString::from_vec(argument)
+    }
+}
+
+/// Script that compares the mounts with what they must be, then becomes the rest of its arguments.
+/// Another command can exchange a name for a link while the mounts are made, and a mount that follows
+/// the link shows a folder of the machine, or covers another name. Each mount must therefore show, at
+/// its own place, the file of this place in the mount around it; nothing else has the same device and
+/// path. Arguments: the number of covered names, then each, then the rest.
+const CHECK: &str = r#"LC_ALL=C; set -f; N=$'\n'; declare -A a o; mapfile -t l </proc/self/mountinfo
+for e in "${l[@]}"; do f=($e); p=${f[4]}; a["$p"]+="${f[2]} ${f[3]}$N"; o["$p"]=${f[5]}; done
+for ((n = $1; n > 0; n--)); do shift; b=${1:0:1}; k=${1:1:1}; p=${1:3}; u=${p%/*}; x=${a["$p"]}; e=
+until [[ $u == /workspace || ${a["$u"]} ]]; do u=${u%/*}; done
+w=${a["$u"]%$N}; w=${w##*$N}; r=${w#* }; w="${w%% *} ${r%/}${p#"$u"}"
+if [[ ${1:2:1} == m ]]; then w=${x%%$N*}; e=$w$N; fi
+for ((; b > 0; b--)); do e+=$w$N; done; s=${x#"$e"}
+case $k in i) [[ $x == "$e" ]];; r) [[ $x == "$e" && ${o["$p"]} == ro* ]];; *) s=${s%$N}; [[ $x == "$e"?* && ${s##*$N} != "$w" ]];; esac ||
+{ printf '\036%s:failed:another command changed a protected name while this one began: run it again\036' "$0" >&2; exit 125; }
+done; shift; exec "$@""#;
+
+/// Arguments that run `argv` if every covered name is covered as it must be.
+pub(in crate::sandbox) fn behind_covers(
+    covered: &[Covered],
+    nonce: &str,
+    argv: Vec<OsString>,
+) -> Vec<OsString> {
+    if covered.is_empty() {
+        return argv;
+    }
+    let count = covered.len().to_string();
+    [
+        "/bin/bash",
+        "--norc",
+        "--noprofile",
+        "-c",
+        CHECK,
+        nonce,
+        &count,
+    ]
+    .map(OsString::from)
+    .into_iter()
+    .chain(covered.iter().map(Covered::to_argument))
+    .chain(argv)
+    .collect()
+}
+
 /// Arguments that set hard limits inside the jail and run the command. The command is an argument,
 /// never part of a script. The limit is on data, not on address space, since runtimes reserve
 /// addresses that they never use.
@@ -125,5 +214,43 @@ pub(in crate::sandbox) fn limited_command(
             argv.push(wait.into());
             argv
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_begins_only_behind_the_covers_that_it_must_have() {
+        let run = |covered: &[Covered]| {
+            let argv = behind_covers(covered, "nonce", vec!["/bin/echo".into(), "began".into()]);
+            let (program, arguments) = argv.split_first().unwrap();
+            let output = std::process::Command::new(program)
+                .args(arguments)
+                .output()
+                .unwrap();
+            (output.stdout, output.stderr)
+        };
+        let absent = |last| Covered {
+            place: "/workspace/a b\\/$(echo)\"]".into(),
+            binds: u8::from(last != Cover::Other),
+            last,
+            was_mount: false,
+        };
+
+        assert_eq!(run(&[]), (b"began\n".to_vec(), Vec::new()));
+        for last in [Cover::Itself, Cover::ReadOnly, Cover::Other] {
+            let (stdout, stderr) = run(&[absent(last)]);
+            assert!(stdout.is_empty(), "{last:?}");
+            assert!(
+                stderr.starts_with(b"\x1enonce:failed:another command"),
+                "{last:?}"
+            );
+        }
+        assert_eq!(
+            absent(Cover::Itself).to_argument(),
+            "1i-/workspace/a\\040b\\134/$(echo)\"]"
+        );
     }
 }

@@ -12,6 +12,7 @@
 //! workspace are bounded by what the disk loses.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
@@ -24,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     filter::{self, Behind, Uncounted, UnixSockets},
-    helper::with_second_names,
+    helper::{is_mount_point, with_second_names},
     quota_check::QuotaCheck,
     system_paths::{PROGRAMS, SYSTEM},
 };
@@ -33,7 +34,7 @@ use crate::sandbox::{
     exec::{
         CARRIED, Carried, Kind, Launch, Program, Registration, Spawner,
         call::{self, PROBE_TIME_MAX, denied},
-        shell::{NO_FORWARDER, Then, limited_command},
+        shell::{Cover, Covered, NO_FORWARDER, Then, behind_covers, limited_command},
         words::nonce,
     },
     fs::{Found, Guard, Root},
@@ -357,7 +358,8 @@ impl Inner {
             Path::new(WORKSPACE).join(folder)
         };
         add!("--chdir", &start, "--");
-        argv.extend(limited_command(&exec.command, &limits, &nonce, then));
+        let command = limited_command(&exec.command, &limits, &nonce, then);
+        argv.extend(behind_covers(&self.covered(found), &nonce, command));
         Ok(Launch {
             tenant: exec.tenant,
             argv,
@@ -379,12 +381,35 @@ impl Inner {
         })
     }
 
+    /// What [`Inner::cover`] must have mounted when the command begins.
+    fn covered(&self, found: &Found) -> Vec<Covered> {
+        let mut binds: BTreeMap<&Path, (u8, Cover)> = BTreeMap::new();
+        for path in &found.held {
+            binds.entry(path).or_insert((0, Cover::Itself)).0 += 1;
+        }
+        for path in &found.read_only {
+            let (count, last) = binds.entry(path).or_insert((0, Cover::ReadOnly));
+            (*count, *last) = (*count + 1, Cover::ReadOnly);
+        }
+        for (path, _) in &found.hidden {
+            binds.entry(path).or_insert((0, Cover::Other)).1 = Cover::Other;
+        }
+        let covered = binds.into_iter().map(|(path, (binds, last))| Covered {
+            place: Path::new(WORKSPACE).join(path),
+            binds,
+            last,
+            was_mount: is_mount_point(&self.root, path),
+        });
+        covered.collect()
+    }
+
     /// Mounts covers over what commands may not write or read. A mount point cannot be renamed,
-    /// removed or replaced.
+    /// removed or replaced. Bubblewrap follows links, which another command can create at any time, so
+    /// the mounts are checked before the command begins ([`behind_covers`]).
     fn cover(&self, found: &Found, add: &mut impl FnMut(&[&std::ffi::OsStr])) {
         let root = self.root.real_path();
         let inside = Path::new(WORKSPACE);
-        for path in &found.git {
+        for path in &found.held {
             add(&[
                 "--bind-try".as_ref(),
                 root.join(path).as_os_str(),

@@ -9,6 +9,7 @@ use std::{
         process::ExitStatusExt,
     },
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use callboard_actors::testing::TestSize;
@@ -566,6 +567,106 @@ pub(super) fn all(test: &str) -> impl Iterator<Item = SandboxFixture> {
         .chain(SandboxFixture::landlocks(test))
 }
 
+/// Files that are known by the names of the folders above them, each with these folders.
+const KNOWN_BY_FOLDERS: &[(&str, &[&str])] = &[
+    (".aws/credentials", &[".aws"]),
+    (".kube/config", &[".kube"]),
+    (".docker/config.json", &[".docker"]),
+    (".config/gh/hosts.yml", &[".config/gh", ".config"]),
+    (".config/gcloud/x", &[".config"]),
+    (".cargo/credentials.toml", &[".cargo"]),
+    (
+        ".local/share/callboard/trust.json",
+        &[".local/share", ".local"],
+    ),
+    ("sub/.aws/sso/x", &["sub/.aws"]),
+    (".vscode/tasks.json", &[".vscode"]),
+    (".hg/hgrc", &[".hg"]),
+    ("_darcs/prefs/defaults", &["_darcs/prefs", "_darcs"]),
+    (".jj/repo/config.toml", &[".jj/repo", ".jj"]),
+    ("sub/.config/fish/config.fish", &["sub/.config"]),
+    (".github/instructions/x.md", &[".github"]),
+];
+
+#[tokio::test]
+async fn folders_by_whose_names_files_are_hidden_or_protected_stay_where_they_are() {
+    let test = "folders_by_whose_names_files_are_hidden_or_protected_stay_where_they_are";
+    let holds_keys = |file: &str| PathRules::default().is_sensitive(Path::new(file));
+    let text = |file: &str| {
+        if holds_keys(file) {
+            "fake-key-of-a-test"
+        } else {
+            "mine"
+        }
+    };
+    each(all(test), async |fixture| {
+        for (file, _) in KNOWN_BY_FOLDERS {
+            fs::create_dir_all(fixture.path(file).parent().unwrap()).unwrap();
+            fs::write(fixture.path(file), text(file)).unwrap();
+        }
+        fs::create_dir_all(fixture.path("sub/src")).unwrap();
+        let folders = KNOWN_BY_FOLDERS.iter().flat_map(|(_, folders)| *folders);
+        let moves: Vec<String> = folders
+            .enumerate()
+            .map(|(n, folder)| format!("mv {folder} moved{n}"))
+            .collect();
+
+        fixture.run(&format!("{}; rm -rf .aws .vscode", moves.join("; "))).await;
+        let read = fixture.run("grep -rs fake-key .").await;
+        let written = fixture.run("for f in moved*; do find $f -type f | while read g; do echo evil > $g; done; done").await;
+
+        assert_eq!(read.stdout, "", "{}: {}", fixture.kind(), written.stderr);
+        for (file, _) in KNOWN_BY_FOLDERS {
+            let now = fs::read_to_string(fixture.path(file)).unwrap_or_default();
+            assert_eq!(now, text(file), "{}: {file}", fixture.kind());
+        }
+        if fixture.kind() == "landlock-closed" {
+            return;
+        }
+        let work = fixture
+            .run("set -e; echo x > .vscode/extensions.json; mv .vscode/extensions.json .vscode/y; rm .vscode/y; mkdir .config/new; \
+                  echo x > .cargo/new; mv .cargo/new ./new; mkdir .github/workflows; mv sub/src src; mv sub renamed")
+            .await;
+        assert_eq!((work.status, work.stderr.as_str()), (Some(0), ""), "{}", fixture.kind());
+        assert!(fixture.path("renamed/.aws/sso/x").exists() && fixture.path("src").exists());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_command_of_another_sandbox_leaves_is_not_taken_for_the_users() {
+    let test = "what_a_command_of_another_sandbox_leaves_is_not_taken_for_the_users";
+    each(SandboxFixture::both(test), async |fixture| {
+        let only = if fixture.kind() == "bubblewrap" { Boundary::Bubblewrap } else { Boundary::Landlock };
+        let other = boundary(&fixture.path(""), only, ExecLimits::default()).unwrap();
+        fs::create_dir(fixture.path(".idea")).unwrap();
+        let first = fixture.run(
+            "mkdir -p sub/.vscode sub/.hg stash; echo evil > sub/.vscode/tasks.json; echo evil > sub/.hg/hgrc; echo evil > sub/.envrc; touch planted; \
+             while [ ! -e begun ]; do sleep 0.02; done; mv sub/.vscode/tasks.json sub/.hg/hgrc sub/.envrc stash/",
+        );
+        let second = async {
+            wait_until("what it plants", Duration::from_secs(20), || fixture.path("planted").exists()).await;
+            let exec = Exec {
+                timeout: Duration::from_secs(20),
+                ..Exec::new("touch begun; while [ ! -e go ]; do sleep 0.02; done; mkdir e e/.hg; mv stash/.envrc e/; mv stash/hgrc e/.hg/; mv stash .vscode; ls -A . e .vscode")
+            };
+            other.exec(exec, CancellationToken::new()).await.unwrap()
+        };
+        let first = async {
+            let result = first.await;
+            fs::write(fixture.path("go"), "").unwrap();
+            result
+        };
+        let (_, result) = futures_util::join!(first, second);
+
+        for planted in [".vscode/tasks.json", "e/.envrc", "e/.hg/hgrc"] {
+            assert!(!fixture.path(planted).exists(), "{}: {planted}: {}", fixture.kind(), result.stdout);
+        }
+        assert!(fixture.path(".idea").exists(), "the user's own stay");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it() {
     let test = "what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it";
@@ -627,6 +728,52 @@ async fn a_command_gives_no_second_name_to_a_protected_file_and_writes_none_thro
         for (file, text) in [("a/.git/config", "mine"), ("callboard.toml", "mine"), (".env", "KEY=needle")] {
             assert_eq!(fs::read_to_string(fixture.path(file)).unwrap(), text, "{}: {file}", fixture.kind());
         }
+    })
+    .await;
+}
+
+/// One command exchanges a folder that is mounted over itself for a link to a folder of the machine,
+/// again and again, while others begin.
+#[tokio::test]
+async fn no_mount_of_a_command_follows_a_link_that_another_command_exchanges_for_a_folder() {
+    let test = "no_mount_of_a_command_follows_a_link_that_another_command_exchanges_for_a_folder";
+    each(SandboxFixture::both(test), async |fixture| {
+        let outside = fixture.folder.path().join("outside");
+        fs::create_dir_all(outside.join("objects")).unwrap();
+        fs::write(outside.join("canary"), "outside").unwrap();
+        for folder in ["x/.git/objects", "x/.git/refs"] {
+            fs::create_dir_all(fixture.path(folder)).unwrap();
+        }
+        fs::write(fixture.path("x/.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        symlink(&outside, fixture.path("x/link")).unwrap();
+        let (one, two) = (fixture.path("x/.git"), fixture.path("x/link"));
+        let is_done = Arc::new(AtomicBool::new(false));
+        let exchanging = std::thread::spawn({
+            let (is_done, behind) = (is_done.clone(), outside.clone());
+            move || {
+                while !is_done.load(Ordering::Relaxed) {
+                    let cwd = rustix::fs::CWD;
+                    let exchange = rustix::fs::RenameFlags::EXCHANGE;
+                    if rustix::fs::renameat_with(cwd, &one, cwd, &two, exchange).is_err() {
+                        // The sweep after a command has moved the link aside.
+                        let _ = symlink(&behind, &one).or_else(|_| symlink(&behind, &two));
+                    }
+                    std::thread::park_timeout(Duration::from_micros(1500));
+                }
+            }
+        });
+
+        for _ in 0..TestSize::pick(20, 60, 300) {
+            let command = "echo x > x/.git/written; cat x/.git/canary";
+            let result = fixture.exec(command, Duration::from_secs(20), CancellationToken::new());
+            if let Ok(result) = result.await {
+                assert_eq!(result.stdout, "", "{}", fixture.kind());
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+        exchanging.join().unwrap();
+
+        assert!(!outside.join("written").exists(), "{}", fixture.kind());
     })
     .await;
 }

@@ -25,8 +25,10 @@ pub(in crate::sandbox) type Identity = (u64, u64);
 /// The result of a search. Paths are relative to the root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::sandbox) struct Found {
-    /// Git repositories: commands may write in them, but not rename or replace them.
-    pub(in crate::sandbox) git: Vec<PathBuf>,
+    /// Folders that commands may write in, but not rename or replace: git repositories, and folders
+    /// by whose names files in them are protected or hold keys, such as `.vscode` and `.aws`. An outer
+    /// folder comes before those in it.
+    pub(in crate::sandbox) held: Vec<PathBuf>,
     /// Paths that commands may read but not write.
     pub(in crate::sandbox) read_only: Vec<PathBuf>,
     /// Paths that hold keys, and whether each is a folder.
@@ -120,14 +122,15 @@ impl Found {
         self.protected.insert(path, (status.own, folder));
     }
 
-    /// Removes duplicates, which arise when a path is found both by its name and through a link.
-    /// Keeps the order: an outer folder comes before its contents.
+    /// Removes duplicates, which arise when a path is found both by its name and through a link. An
+    /// outer folder comes before its contents.
     pub(super) fn deduplicate(&mut self) {
         fn once<T: Ord + Clone>(all: &mut Vec<T>) {
             let mut seen = BTreeSet::new();
             all.retain(|one| seen.insert(one.clone()));
         }
-        once(&mut self.git);
+        self.held.sort();
+        self.held.dedup();
         once(&mut self.read_only);
         once(&mut self.hidden);
     }
@@ -142,7 +145,7 @@ impl Found {
 
     /// Number of mounts that cover this result.
     pub(super) fn covers(&self) -> usize {
-        self.git.len() + self.read_only.len() + self.hidden.len()
+        self.held.len() + self.read_only.len() + self.hidden.len()
     }
 
     /// Encodes the result as arguments of a helper, each a letter, numbers and a path.
@@ -152,7 +155,10 @@ impl Found {
             argument.extend_from_slice(path.as_os_str().as_bytes());
             OsString::from_vec(argument)
         };
-        let git = self.git.iter().map(move |path| with("g:".to_owned(), path));
+        let held = self
+            .held
+            .iter()
+            .map(move |path| with("g:".to_owned(), path));
         let read_only = self
             .read_only
             .iter()
@@ -166,7 +172,7 @@ impl Found {
                 path,
             )
         });
-        git.chain(read_only).chain(hidden).chain(protected)
+        held.chain(read_only).chain(hidden).chain(protected)
     }
 
     /// Decodes arguments of [`Found::to_arguments`]; `None` if one is malformed. `loose` and
@@ -176,7 +182,7 @@ impl Found {
         for argument in arguments {
             let (kind, rest) = cut(argument.as_bytes())?;
             match kind {
-                b"g" => found.git.push(path(rest)),
+                b"g" => found.held.push(path(rest)),
                 b"r" => found.read_only.push(path(rest)),
                 b"d" | b"f" => found.hidden.push((path(rest), kind == b"d")),
                 b"p" => {
@@ -218,7 +224,7 @@ mod tests {
     fn what_was_found_reaches_the_helper_whatever_its_paths_hold() {
         let odd = PathBuf::from(OsStr::from_bytes(b"a:1:\xff\n/.git"));
         let found = Found {
-            git: vec![odd.clone()],
+            held: vec![odd.clone()],
             read_only: vec![odd.join("config"), PathBuf::from("x y")],
             hidden: vec![
                 (PathBuf::from(".env"), false),

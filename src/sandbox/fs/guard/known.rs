@@ -58,12 +58,12 @@ impl From<WrittenKnown> for Known {
 }
 
 impl Known {
-    /// Builds the set from a search, less every file that one of the `running` commands does not
-    /// know: such a file may come from that command.
-    pub(super) fn of<'k>(
+    /// Builds the set from a search, less every file that may come from a command that runs: one for
+    /// which `is_users` does not answer that every such command knew it before.
+    pub(super) fn of(
         root: &Root,
         found: &Found,
-        running: impl Iterator<Item = &'k Self> + Clone,
+        is_users: impl Fn(&Path, Identity, Option<Changed>) -> bool,
     ) -> Self {
         let mut known = Self {
             indexes: found.indexes.clone(),
@@ -71,7 +71,7 @@ impl Known {
         };
         for (path, (own, _)) in &found.protected {
             let changed = found.loose.get(path).copied();
-            if !running.clone().all(|other| other.has(*own, changed)) {
+            if !is_users(path, *own, changed) {
                 continue;
             }
             match changed {
@@ -81,7 +81,7 @@ impl Known {
         }
         for path in found.hidden_folders() {
             if let Ok(FileStatus { own, .. }) = FileStatus::at(root.dir.as_fd(), path)
-                && running.clone().all(|other| other.has(own, None))
+                && is_users(path, own, None)
             {
                 known.covered.insert(own, born(root, path));
             }

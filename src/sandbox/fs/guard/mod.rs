@@ -4,16 +4,18 @@
 //!
 //! # Layout
 //! `found` is the result of a search · `known` lists the files from before a command · `listings`
-//! keeps the names of folders from one search to the next · `search` walks the workspace · `sweep`
-//! moves aside what a command left · [`Guard`] holds the state of one workspace, [`Guarded`] the
-//! search and sweep of one command.
+//! keeps the names of folders from one search to the next · `notices` let the guards of one workspace
+//! know of each other's commands · `search` walks the workspace · `sweep` moves aside what a command
+//! left · [`Guard`] holds the state of one workspace, [`Guarded`] the search and sweep of one command.
 //!
 //! Promises:
 //! - No command runs in a workspace that cannot be searched completely ([`Unguarded`]). Nothing is
 //!   truncated silently.
 //! - A protected name that is new after a command is moved aside, whatever the command's outcome.
 //!   While several commands run, a name that one of them found is not taken as the user's if
-//!   another may have created it.
+//!   another may have created it, also under another guard or in another process of the user.
+//! - A protected name, a name of keys and the folders by whose names they are known stay in their
+//!   places: no command renames `.vscode` or `.aws`, to write or read under another name later.
 //! - Where a watchdog runs (`exec::watchdog`), these promises hold even if the host is killed
 //!   during the command.
 //!
@@ -22,12 +24,17 @@
 //!   (`NAME.refused`) when the command ends; until then the host's own programs could read it.
 //! - No mount can cover a protected link. A command can remove the link, and the sweep moves aside
 //!   its replacement.
+//! - A folder that contains a folder such as `.vscode` can be renamed, and takes it along into the place
+//!   of another folder.
+//! - Processes of different users, or of containers with a `/dev/shm` each, do not know of each other's
+//!   commands in one workspace.
 //! - A protected name that the user creates or replaces while a command runs is taken for the
 //!   command's: replacing a file removes its cover.
 
 mod found;
 mod known;
 mod listings;
+mod notices;
 mod search;
 mod sweep;
 
@@ -36,7 +43,7 @@ use std::{
     ffi::OsString,
     os::fd::AsFd,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use callboard_actors::ports::SandboxError;
@@ -44,6 +51,7 @@ use found::FileStatus;
 pub(in crate::sandbox) use found::{Found, Identity, identity, names_of};
 use known::{Known, WrittenKnown};
 use listings::Listings;
+use notices::{Notice, Notices};
 use parking_lot::{Mutex, MutexGuard};
 use search::Unguarded;
 pub(in crate::sandbox::fs) use search::{is_behind_protected_link, is_named_by_git};
@@ -67,6 +75,8 @@ fn identity_of_root(root: &Root) -> Option<Identity> {
 pub(in crate::sandbox) struct Guard {
     root: Arc<Root>,
     state: Mutex<State>,
+    /// Shared with other guards of the workspace; `None` where there can be none.
+    notices: OnceLock<Option<Notices>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,14 +105,26 @@ pub(in crate::sandbox) struct Guarded {
     id: u64,
     found: Found,
     known: Arc<Known>,
+    /// Dropped last, after the sweep.
+    _notice: Option<Notice>,
 }
 
 impl Guard {
     pub(in crate::sandbox) fn new(root: Arc<Root>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::of(root))
+    }
+
+    fn of(root: Arc<Root>) -> Self {
+        Self {
             root,
             state: Mutex::default(),
-        })
+            notices: OnceLock::new(),
+        }
+    }
+
+    fn notices(&self) -> Option<&Notices> {
+        let of = || Notices::of(self.root.real_path(), identity_of_root(&self.root)?);
+        self.notices.get_or_init(of).as_ref()
     }
 
     /// The guarded workspace.
@@ -122,7 +144,8 @@ impl Guard {
         // The lock is held before and after the search, not during it: searches run concurrently.
         // `searching` makes `forget` keep the knowledge of commands that end meanwhile, since this
         // search may have seen files that such a command created. A file counts as the user's only
-        // if every command that ran at the time knew it before.
+        // if every command that ran at the time knew it before. `notices` do the same between guards.
+        let notices = self.notices().map(|notices| (notices, notices.search()));
         let (listings, remembered, is_alone) = {
             let mut state = self.state();
             state.searching += 1;
@@ -133,7 +156,11 @@ impl Guard {
             )
         };
         let searched = search::before(&self.root, &listings).map(|mut searched| {
-            if !is_alone {
+            if !is_alone
+                || notices
+                    .as_ref()
+                    .is_some_and(|(_, notice)| notice.has_others)
+            {
                 self.check_remembered(&mut searched.found, &remembered);
             }
             searched
@@ -141,14 +168,21 @@ impl Guard {
         if let Ok(searched) = &searched {
             self.settle(searched.files);
         }
+        let others = match &notices {
+            Some((notices, searching)) => notices.others(searching),
+            None => Vec::new(),
+        };
+        let rules = self.root.rules();
         let mut state = self.state();
         let guarded = searched.map(|searched| {
-            let others = state
-                .running
-                .values()
-                .chain(&state.ended)
-                .map(|known| &**known);
-            let known = Arc::new(Known::of(&self.root, &searched.found, others));
+            let known = Known::of(&self.root, &searched.found, |path, own, changed| {
+                let mut running = state.running.values().chain(&state.ended);
+                running.all(|known| known.has(own, changed))
+                    && others
+                        .iter()
+                        .all(|other| other.vouches(rules, path, own, changed))
+            });
+            let known = Arc::new(known);
             state.listings = searched.listings;
             state.remembered = Arc::new(searched.found.protected.keys().cloned().collect());
             let id = state.next;
@@ -158,6 +192,9 @@ impl Guard {
                 guard: self.clone(),
                 id,
                 found: searched.found,
+                _notice: notices
+                    .as_ref()
+                    .and_then(|(notices, _)| notices.command(&known, rules)),
                 known,
             }
         });
@@ -285,10 +322,7 @@ impl Orphaned {
     pub(in crate::sandbox) fn of(note: Note) -> Option<Self> {
         let root = Root::open(PathBuf::from(note.root), note.rules).ok()?;
         (identity_of_root(&root)? == note.identity).then(|| Self {
-            guard: Guard {
-                root: Arc::new(root),
-                state: Mutex::default(),
-            },
+            guard: Guard::of(Arc::new(root)),
             known: note.known.into(),
         })
     }

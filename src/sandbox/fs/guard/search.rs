@@ -651,6 +651,9 @@ impl<'a> Search<'a> {
         if is_protected && !item.covered {
             self.protect(path.clone(), status, here);
         }
+        if self.is_before() && !item.covered {
+            self.hold(&item.path, rules.naming_folders(&folder, &lower));
+        }
         if self.root.rules().is_sensitive(&path) && status.kind == FileType::Symlink {
             // The keys lie in a file of another name: `.env` may lead to `settings`.
             let target = self.locate(&path);
@@ -673,6 +676,14 @@ impl<'a> Search<'a> {
             let covered = item.covered || (is_protected && self.is_covered(&path, status));
             self.enter(&path, here, covered, item.in_repository);
         }
+    }
+
+    /// Keeps a folder and those above it in their places, `count` in all: under another name, what is
+    /// known by their names would be neither protected nor hidden from the next command.
+    fn hold(&mut self, folder: &Path, count: usize) {
+        let folders = folder.ancestors().take(count);
+        let inner = folders.filter(|folder| !folder.as_os_str().is_empty());
+        self.found.held.extend(inner.map(Path::to_owned));
     }
 
     /// Whether a protected or hidden file is covered, so that no command can change what lies in it.

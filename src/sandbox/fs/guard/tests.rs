@@ -68,7 +68,7 @@ fn what_names_programs_is_found_in_every_kind_of_repository() {
     );
     let git: BTreeSet<_> = guarded
         .found()
-        .git
+        .held
         .iter()
         .map(|path| path.to_str().unwrap())
         .collect();
@@ -80,6 +80,45 @@ fn what_names_programs_is_found_in_every_kind_of_repository() {
             "plain/.git/modules/deep/er",
             "plain/.git/worktrees/wt"
         ])
+    );
+}
+
+#[test]
+fn folders_by_whose_names_files_are_known_are_held_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in [
+        "a/.aws/credentials",
+        ".config/gh/hosts.yml",
+        ".cargo/credentials.toml~",
+        "b/c/.vscode/tasks.json",
+        "b/c/.vscode/launch.json",
+        "d/.vscode/extensions.json",
+        "e/.envrc",
+        "e/.claude/.aws/sso/x",
+        "f/g/skills/x",
+        "h/skills/x",
+    ] {
+        write(&folder, path, "x");
+    }
+    std::os::unix::fs::symlink("../../../e", folder.path().join("b/c/.vscode/mcp.json")).unwrap();
+    let rules =
+        PathRules::default().and_protected(folder.path(), &folder.path().join("f/g/skills"));
+    let guard = Guard::new(Arc::new(Root::open(folder.path(), rules).unwrap()));
+
+    let guarded = guard.search().unwrap();
+
+    assert_eq!(
+        guarded.found().held,
+        [
+            ".cargo",
+            ".config",
+            ".config/gh",
+            "a/.aws",
+            "b/c/.vscode",
+            "f",
+            "f/g",
+        ]
+        .map(PathBuf::from)
     );
 }
 

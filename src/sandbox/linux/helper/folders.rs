@@ -139,12 +139,12 @@ impl Rules {
             .iter()
             .map(|(path, _)| path.as_path())
             .collect();
-        let mut closed: BTreeSet<PathBuf> = found.git.iter().cloned().collect();
+        let mut closed: BTreeSet<PathBuf> = found.held.iter().cloned().collect();
         let named = found
             .protected
             .keys()
             .chain(&found.read_only)
-            .chain(&found.git)
+            .chain(&found.held)
             .map(PathBuf::as_path);
         for path in named.chain(hidden.iter().copied()) {
             closed.extend(path.ancestors().skip(1).map(Path::to_owned));

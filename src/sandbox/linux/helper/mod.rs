@@ -29,7 +29,7 @@ pub(super) mod pdf;
 mod plan;
 mod supervisor;
 
-pub(super) use mounts::with_second_names;
+pub(super) use mounts::{is_mount_point, with_second_names};
 pub(super) use plan::Plan;
 
 use crate::sandbox::exec::{ASK, watchdog, words::word};

@@ -181,13 +181,13 @@ fn unescaped(text: &str) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Mounts the covers over the workspace, as bubblewrap does: a `.git` folder over itself, so that
-/// it stays in place; a protected path over itself, read-only; an empty file or folder over a path
+/// Mounts the covers over the workspace, as bubblewrap does: a folder that must stay in place, such as
+/// `.git`, over itself; a protected path over itself, read-only; an empty file or folder over a path
 /// that holds keys.
 pub(super) fn cover(root: &Root, found: &Found) -> Result<(), String> {
     // Before the covers are mounted: a covered file no longer shows its number of hard links.
     let found = &with_second_names(root, found);
-    for path in &found.git {
+    for path in &found.held {
         lay(root, path, &Cover::Itself)?;
     }
     for path in &found.read_only {
@@ -280,6 +280,15 @@ fn open(root: &Root, path: &Path) -> Result<OwnedFd, Errno> {
         Mode::empty(),
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
     )
+}
+
+/// Whether a path of the workspace is a mount point of this process's namespace.
+pub(in crate::sandbox) fn is_mount_point(root: &Root, path: &Path) -> bool {
+    let flags = AtFlags::EMPTY_PATH;
+    open(root, path).is_ok_and(|place| {
+        rustix::fs::statx(&place, c"", flags, StatxFlags::empty())
+            .is_ok_and(|stat| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    })
 }
 
 /// Path under `/proc` of an open descriptor, which names exactly that file.

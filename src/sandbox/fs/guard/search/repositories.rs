@@ -38,7 +38,7 @@ impl Search<'_> {
             return;
         }
         if !path.as_os_str().is_empty() {
-            self.found.git.push(path.to_owned());
+            self.found.held.push(path.to_owned());
         }
         for name in PROGRAM_NAMES {
             let path = path.join(name);
