@@ -177,7 +177,7 @@ mod private;
     feature = "sqlite",
     feature = "postgres",
     feature = "http",
-    feature = "sandbox-linux"
+    feature = "tools"
 ))]
 mod fair;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]

@@ -29,6 +29,7 @@ mod parameters;
 mod mcp;
 mod compaction;
 mod modes;
+#[cfg(feature = "cli")]
 mod named_files;
 mod narrow;
 mod parsers;

@@ -7,4 +7,6 @@ mod places;
 
 pub(crate) use lines::{Lines, Owner, Refused, Waiting};
 #[cfg(any(feature = "http", feature = "tools"))]
-pub(crate) use places::{FairPlaces, Place};
+pub(crate) use places::FairPlaces;
+#[cfg(feature = "sandbox-linux")]
+pub(crate) use places::Place;

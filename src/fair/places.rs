@@ -22,7 +22,8 @@ struct State {
 /// One place; dropping it gives it to the next in line.
 #[derive(Debug)]
 pub(crate) struct Place {
-    places: Arc<FairPlaces>,
+    /// `None` once it is given back.
+    places: Option<Arc<FairPlaces>>,
     owner: Owner,
 }
 
@@ -65,21 +66,32 @@ impl FairPlaces {
                 next
             };
             let Some((owner, waits)) = next else { return };
-            let places = self.clone();
-            // Not under the lock: if the future was dropped, the place is dropped here.
-            drop(waits.send(Place { places, owner }));
+            let place = Place {
+                places: Some(self.clone()),
+                owner,
+            };
+            // One whose future was dropped gives its place back here, and not by its own `serve`: many
+            // of them in a row would take as many calls deep.
+            if let Err(mut place) = waits.send(place) {
+                place.places = None;
+                self.give_back(&place.owner);
+            }
         }
+    }
+
+    fn give_back(&self, owner: &Owner) {
+        let mut state = self.0.lock();
+        state.free += 1;
+        state.lines.ended(owner);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        {
-            let mut state = self.places.0.lock();
-            state.free += 1;
-            state.lines.ended(&self.owner);
+        if let Some(places) = self.places.take() {
+            places.give_back(&self.owner);
+            places.serve();
         }
-        self.places.serve();
     }
 }
 
@@ -162,6 +174,26 @@ mod tests {
         drop(first);
 
         assert!(next.now_or_never().is_some());
+        assert_eq!(places.free(), 1);
+    }
+
+    #[test]
+    fn any_number_of_futures_that_were_dropped_is_passed_in_a_row() {
+        let count = 100_000;
+        let places = FairPlaces::new(
+            1,
+            Waiting {
+                all: count,
+                tenant: count,
+            },
+        );
+        let held = take(&places, "a").unwrap();
+        for _ in 0..count {
+            let mut waits = Box::pin(places.acquire(tenant("a")));
+            assert!((&mut waits).now_or_never().is_none());
+        }
+
+        drop(held);
         assert_eq!(places.free(), 1);
     }
 

@@ -76,7 +76,7 @@ mod tests {
         let [acme, zeta, late] = ["acme", "zeta", "late"].map(|id| TenantId::new(id).unwrap());
         let all = |tenant| std::iter::from_fn(|| rooms.take(tenant, COPY)).collect::<Vec<_>>();
 
-        let held = [&acme, &zeta, &late].map(|tenant| all(tenant));
+        let held = [&acme, &zeta, &late].map(&all);
         assert_eq!(held.each_ref().map(Vec::len), [128, 64, 32]);
 
         drop(held);

@@ -48,7 +48,9 @@ pub(crate) use fs::{Walk, folder_below, is_temporary, settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]
 pub use linux::PdfText;
 pub use policy::PathRules;
-pub(crate) use policy::{protected_places, refused_workspace};
+#[cfg(feature = "cli")]
+pub(crate) use policy::protected_places;
+pub(crate) use policy::refused_workspace;
 pub use toolchains::Toolchains;
 #[cfg(feature = "cli")]
 pub(crate) use user_path::is_everyday;

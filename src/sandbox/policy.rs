@@ -88,21 +88,60 @@ pub struct PathRules {
     /// More file or folder names that must not be written, in lower case.
     pub protected_names: Vec<String>,
     /// Folders that must not be written, relative to the root; for example one that holds skills.
-    #[serde(default)]
+    #[serde(default, with = "raw_paths")]
     pub protected_folders: Vec<PathBuf>,
     /// Files and folders that must not be read or written, relative to the root; for example a file
     /// with a key that the configuration names.
-    #[serde(default)]
+    #[serde(default, with = "raw_paths")]
     pub sensitive_paths: Vec<PathBuf>,
     /// Home folder of the account whose git works in the folder. Git's configuration there may name
     /// programs of the workspace, which must not be written; `~` in a repository's configuration is
     /// this folder. Unread if absent.
-    #[serde(default)]
+    #[serde(default, with = "raw_path")]
     pub home: Option<PathBuf>,
     /// More configuration files of the account's git, which its environment names. A relative path
     /// begins in the root. Unread without a home folder.
-    #[serde(default)]
+    #[serde(default, with = "raw_paths")]
     pub git_config: Vec<PathBuf>,
+}
+
+/// Paths as their bytes: a path that is no UTF-8 has no other form, and rules that hold one must reach
+/// the helpers too.
+mod raw_paths {
+    use std::{ffi::OsString, path::PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().map(|path| path.as_os_str()))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<PathBuf>, D::Error> {
+        let paths = Vec::<OsString>::deserialize(from)?;
+        Ok(paths.into_iter().map(PathBuf::from).collect())
+    }
+}
+
+/// The same for a path that may be absent.
+mod raw_path {
+    use std::{ffi::OsString, path::PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        path: &Option<PathBuf>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        path.as_ref().map(|path| path.as_os_str()).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<PathBuf>, D::Error> {
+        Ok(Option::<OsString>::deserialize(from)?.map(PathBuf::from))
+    }
 }
 
 impl PathRules {
@@ -125,6 +164,7 @@ impl PathRules {
         self
     }
 
+    #[cfg(any(test, feature = "cli"))]
     /// Adds a file or folder that must not be read or written, and the links that lead to it. What
     /// does not lie in `root` is ignored.
     #[must_use]
@@ -492,6 +532,26 @@ fn holds(parts: &[String], place: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn rules_with_paths_that_are_no_text_reach_the_helpers() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let odd = PathBuf::from(OsStr::from_bytes(b"a/\xff.toml"));
+        let rules = PathRules {
+            protected_folders: vec![odd.clone()],
+            sensitive_paths: vec![odd.clone()],
+            home: Some(odd.clone()),
+            git_config: vec![odd],
+            ..PathRules::default()
+        };
+
+        let written = serde_json::to_vec(&rules).unwrap();
+        assert_eq!(
+            serde_json::from_slice::<PathRules>(&written).unwrap(),
+            rules
+        );
+    }
 
     #[test]
     fn files_that_hold_keys_are_known_by_name() {

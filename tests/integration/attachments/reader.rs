@@ -219,7 +219,7 @@ async fn files_cut_or_changed_anywhere_are_an_answer() {
 
 /// A page whose text is shown a million times; reading it takes many seconds.
 fn slow() -> Vec<u8> {
-    let shown = "BT /F1 9 Tf (x) Tj ET ".repeat(300_000);
+    let shown = concat!("BT /F", "1 9 Tf (x) Tj ET ").repeat(300_000);
     let mut deflated = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
     deflated.write_all(shown.as_bytes()).unwrap();
     with_content("/Filter /FlateDecode", &deflated.finish().unwrap())

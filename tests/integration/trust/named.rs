@@ -35,7 +35,8 @@ fn has_commands(home: &Home, test: &str) -> bool {
 #[test]
 fn no_tool_writes_a_file_that_the_next_start_reads() {
     let test = "no_tool_writes_a_file_that_the_next_start_reads";
-    let config = "[limits]\nconversations_max = 9\n";
+    let has_commands = has_commands(&Home::new(), test);
+    let config = "[observability]\nlog_level = \"INFO\"\n";
     let servers = r#"{"mcpServers": {}}"#;
     // How it is named, the file, what it holds, flags.
     let cases: [(&str, &str, &str, &[&str]); 6] = [
@@ -83,7 +84,7 @@ fn no_tool_writes_a_file_that_the_next_start_reads() {
                 _ => {}
             }
             let input = match tool {
-                "bash" if !has_commands(&home, test) => continue,
+                "bash" if !has_commands => continue,
                 "bash" => {
                     json!({"command": format!("echo evil > {file}; mv conf tools other; mkdir -p conf tools; echo evil > {file}")})
                 }
@@ -92,6 +93,7 @@ fn no_tool_writes_a_file_that_the_next_start_reads() {
 
             let ran = call(&home, tool, &input, flags);
 
+            assert!(!ran.err.contains("error:"), "the tool ran: {ran:?}");
             let now = fs::read_to_string(&path).unwrap_or_default();
             assert_eq!(now, holds, "{how} {file} {tool}: {ran:?}");
         }

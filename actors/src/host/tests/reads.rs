@@ -251,12 +251,14 @@ async fn conversations_of_one_tenant_that_load_leave_room_in_memory_and_for_othe
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(sessions.reads() - before, TENANT_LOADS_MAX as u64);
+    // The host itself reads once, what is due.
+    let of_acme = sessions.reads();
+    assert_eq!(of_acme - before, TENANT_LOADS_MAX as u64 + 1);
     interrupt("zeta", "c".to_owned());
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(sessions.reads() - before, TENANT_LOADS_MAX as u64 + 1);
+    assert_eq!(sessions.reads() - of_acme, 1);
 
     sessions.set_plan(FaultPlan::new());
     sessions.release();

@@ -25,9 +25,9 @@ pub(in crate::sandbox) type Identity = (u64, u64);
 /// The result of a search. Paths are relative to the root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::sandbox) struct Found {
-    /// Folders that commands may write in, but not rename or replace: git repositories, and folders
-    /// by whose names files in them are protected or hold keys, such as `.vscode` and `.aws`. An outer
-    /// folder comes before those in it.
+    /// Folders that commands may write in, but not rename or replace: git repositories, folders by
+    /// whose names files in them are protected or hold keys, such as `.vscode` and `.aws`, and all
+    /// folders above what is protected or holds keys. An outer folder comes before those in it.
     pub(in crate::sandbox) held: Vec<PathBuf>,
     /// Paths that commands may read but not write.
     pub(in crate::sandbox) read_only: Vec<PathBuf>,
@@ -133,6 +133,33 @@ impl Found {
         self.held.dedup();
         once(&mut self.read_only);
         once(&mut self.hidden);
+    }
+
+    /// Keeps every folder above what was found in its place. Otherwise a running command could move
+    /// it away and back while another one begins, whose covers would then be missing.
+    pub(super) fn hold_above(&mut self) {
+        let covered: BTreeSet<&Path> = self
+            .read_only
+            .iter()
+            .map(PathBuf::as_path)
+            .chain(self.hidden.iter().map(|(path, _)| path.as_path()))
+            .collect();
+        let found = self
+            .protected
+            .keys()
+            .chain(&self.held)
+            .map(PathBuf::as_path);
+        let above: BTreeSet<PathBuf> = found
+            .chain(covered.iter().copied())
+            .flat_map(|path| path.ancestors().skip(1))
+            .filter(|folder| {
+                !folder.as_os_str().is_empty()
+                    && !folder.ancestors().any(|part| covered.contains(part))
+            })
+            .map(Path::to_owned)
+            .collect();
+        self.held.extend(above);
+        self.deduplicate();
     }
 
     /// Folders that hold keys.

@@ -162,7 +162,15 @@ impl Notices {
     pub(super) fn others(&self, searching: &Searching) -> Vec<Running> {
         self.names(COMMAND)
             .filter(|name| !searching.ended.contains(name))
-            .filter_map(|name| self.read(&name))
+            .filter_map(|name| match self.read(&name) {
+                Some(running) => Some(running),
+                // Its command has ended. What cannot be read otherwise vouches for nothing.
+                None if !self.is_there(&name) => None,
+                None => Some(Running {
+                    known: Known::default(),
+                    rules: PathRules::default(),
+                }),
+            })
             .collect()
     }
 
@@ -180,6 +188,11 @@ impl Notices {
     /// Names of the notices about this workspace that other guards have left.
     fn names(&self, ending: &'static str) -> impl Iterator<Item = OsString> + '_ {
         names(&self.folder, &self.root, &self.own, ending)
+    }
+
+    fn is_there(&self, name: &OsStr) -> bool {
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::statat(&self.folder, name, flags).is_ok()
     }
 
     fn read(&self, name: &OsStr) -> Option<Running> {

@@ -215,6 +215,7 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
     if searched.found.covers() > COVERS_MAX {
         return Err(Unguarded::Covers);
     }
+    searched.found.hold_above();
     Ok(searched)
 }
 

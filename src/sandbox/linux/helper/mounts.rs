@@ -218,7 +218,13 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     let said = |error: Errno| format!("a protected name cannot be covered: {error}");
     let place = match open(root, path) {
         Ok(place) => place,
-        Err(Errno::NOENT) => return Ok(()), // it was removed after the search
+        // It was moved or removed after the search.
+        Err(Errno::NOENT) => {
+            return Err(
+                "another command changed a protected name while this one began: run it again"
+                    .to_owned(),
+            );
+        }
         Err(error) => return Err(said(error)),
     };
     let null;
