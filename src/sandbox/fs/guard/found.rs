@@ -16,6 +16,8 @@ use rustix::{
     io::Errno,
 };
 
+use crate::sandbox::policy::{is_of_dependencies, lower};
+
 /// Names of one folder that can get a Landlock rule; names beyond these get none.
 const NAMES_MAX: usize = 50_000;
 
@@ -151,6 +153,8 @@ impl Found {
             .map(PathBuf::as_path);
         let above: BTreeSet<PathBuf> = found
             .chain(covered.iter().copied())
+            // Package managers rename what they bring along.
+            .filter(|path| !is_of_dependencies(&lower(path)))
             .flat_map(|path| path.ancestors().skip(1))
             .filter(|folder| {
                 !folder.as_os_str().is_empty()

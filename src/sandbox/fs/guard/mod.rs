@@ -14,8 +14,9 @@
 //! - A protected name that is new after a command is moved aside, whatever the command's outcome.
 //!   While several commands run, a name that one of them found is not taken as the user's if
 //!   another may have created it, also under another guard or in another process of the user.
-//! - A protected name, a name of keys and the folders by whose names they are known stay in their
-//!   places: no command renames `.vscode` or `.aws`, to write or read under another name later.
+//! - A protected name, a name of keys and all folders above them stay in their places: no command
+//!   renames `.aws` to read what is in it under another name, nor moves a folder away while another
+//!   command begins.
 //! - Where a watchdog runs (`exec::watchdog`), these promises hold even if the host is killed
 //!   during the command.
 //!
@@ -24,8 +25,6 @@
 //!   (`NAME.refused`) when the command ends; until then the host's own programs could read it.
 //! - No mount can cover a protected link. A command can remove the link, and the sweep moves aside
 //!   its replacement.
-//! - A folder that contains a folder such as `.vscode` can be renamed, and takes it along into the place
-//!   of another folder.
 //! - Processes of different users, or of containers with a `/dev/shm` each, do not know of each other's
 //!   commands in one workspace.
 //! - A protected name that the user creates or replaces while a command runs is taken for the
