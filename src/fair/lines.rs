@@ -119,11 +119,13 @@ impl<T> Lines<T> {
         }
     }
 
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
     /// Takes no more work; returns what waits.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn close(&mut self) -> Vec<T> {
         self.is_closed = true;
         self.turn.clear();

@@ -164,9 +164,9 @@ impl PathRules {
         self
     }
 
-    #[cfg(any(test, feature = "cli"))]
     /// Adds a file or folder that must not be read or written, and the links that lead to it. What
     /// does not lie in `root` is ignored.
+    #[cfg(any(test, feature = "cli"))]
     #[must_use]
     pub(crate) fn and_sensitive(mut self, root: &Path, path: &Path) -> Self {
         for place in way(root, path) {
@@ -352,6 +352,7 @@ impl Names {
 }
 
 /// The places of protected files, as they lie in a home folder.
+#[cfg(any(test, feature = "cli"))]
 pub(crate) fn protected_places() -> impl Iterator<Item = PathBuf> {
     PROTECTED_PLACES
         .iter()
