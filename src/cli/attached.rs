@@ -88,15 +88,15 @@ impl Events {
     }
 }
 
+/// A text of a JSON object; empty if it has none of this name.
+fn text_of(value: &Value, name: &str) -> String {
+    let text = value.get(name).and_then(Value::as_str);
+    text.unwrap_or_default().to_owned()
+}
+
 /// The event of a JSON value; `None` for one that is not shown.
 fn kind(value: &Value) -> Option<EventKind> {
-    let text = |name: &str| {
-        value
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let text = |name: &str| text_of(value, name);
     let number = |name: &str| value.get(name).and_then(Value::as_u64).unwrap_or_default();
     let input = || RawJson::of(value.get("input").unwrap_or(&Value::Null)).ok();
     Some(match value.get("type")?.as_str()? {
@@ -279,13 +279,7 @@ impl Attached {
                         ));
                     }
                     Some("approval_required") if has_person && !interrupted => {
-                        let text = |name: &str| {
-                            value
-                                .get(name)
-                                .and_then(Value::as_str)
-                                .unwrap_or_default()
-                                .to_owned()
-                        };
+                        let text = |name: &str| text_of(&value, name);
                         typing.pause();
                         view.set_below(Vec::new());
                         view.still();

@@ -194,14 +194,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
     }
     let left = loop {
         let line = match chat.typing.next() {
-            Some(line) => {
-                err_line(&format!(
-                    "{} {}",
-                    Paint::stderr().bold(">"),
-                    sanitize(&line)
-                ));
-                line
-            }
+            Some(line) => shown(line),
             None => {
                 let (line, returned) = lines.begin_with(chat.typing.take_unfinished()).next().await;
                 lines = returned;
@@ -238,6 +231,16 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
     }
 }
 
+/// Shows a line that was typed ahead where its turn comes, and returns it.
+fn shown(line: String) -> String {
+    err_line(&format!(
+        "{} {}",
+        Paint::stderr().bold(">"),
+        sanitize(&line)
+    ));
+    line
+}
+
 /// A chat with a conversation of a server.
 async fn attach_to(config: &Config, args: ChatArgs, id: ConversationId) -> Result<Done, Failure> {
     let flags = ServerFlags::new(args.server.clone(), args.key.clone());
@@ -261,14 +264,7 @@ async fn attach_to(config: &Config, args: ChatArgs, id: ConversationId) -> Resul
     let mut last = Ok(Done::Well);
     loop {
         let line = match typing.next() {
-            Some(line) => {
-                err_line(&format!(
-                    "{} {}",
-                    Paint::stderr().bold(">"),
-                    sanitize(&line)
-                ));
-                line
-            }
+            Some(line) => shown(line),
             None => {
                 let (line, returned) = lines.begin_with(typing.take_unfinished()).next().await;
                 lines = returned;

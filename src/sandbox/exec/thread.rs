@@ -688,8 +688,9 @@ mod tests {
         tokio::task::yield_now().await;
 
         let other = sandbox.exec(of("zeta", "echo other"), CancellationToken::new());
+        let other = tokio::time::timeout(Duration::from_secs(60), other);
         let other = tokio::select! {
-            other = other => other.unwrap(),
+            other = other => other.expect("a place is free").unwrap(),
             ended = commands.join_next() => panic!("an endless command ended: {ended:?}"),
         };
         assert_eq!(other.stdout, "other\n");
