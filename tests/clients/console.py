@@ -14,7 +14,8 @@ import tempfile
 import time
 import urllib.request
 
-PATIENCE = 30
+# Generous: a busy machine draws a page in seconds, and a wait ends as soon as it may.
+PATIENCE = 60
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
@@ -32,7 +33,8 @@ class Browser:
                  f"--user-data-dir={self.profile.name}", f"--window-size={width},{height}"]
         options = {"args": flags}
         wanted = {"browserName": "chrome", "goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        made = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        # A browser that a busy machine starts too slowly is given up by its driver, and asked for again.
+        made = self.until(lambda: self.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}}), "a browser")
         self.session = f"/session/{made['sessionId']}"
 
     def ask(self, method, path, body=None):
@@ -40,7 +42,7 @@ class Browser:
         request = urllib.request.Request(self.base + path, data, {"content-type": "application/json"}, method=method)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=60) as answer:
+            with opener.open(request, timeout=90) as answer:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise RuntimeError(json.load(error)["value"]["message"].splitlines()[0]) from None
@@ -62,13 +64,20 @@ class Browser:
         return self.until(lambda: (lambda found: found if len(found) >= count else None)(self.all(query)), query)
 
     def until(self, what, name):
+        """What `what` finds. A page may be replaced between a look and the next: then WebDriver refuses (a stale element, a
+        document that is gone, a click that meets another element), and it is tried again."""
         end = time.monotonic() + PATIENCE
+        refused = ""
         while time.monotonic() < end:
-            found = what()
-            if found:
-                return found
+            try:
+                found = what()
+                if found:
+                    return found
+            except RuntimeError as error:
+                refused = f" ({error})"
             time.sleep(0.05)
-        raise AssertionError(f"not seen: {name}\n{self.text('body')[:2000]}")
+        seen = self.text("body")[:2000] if hasattr(self, "session") else ""
+        raise AssertionError(f"not seen: {name}{refused}\n{seen}")
 
     def text(self, query):
         return self.run("return document.querySelector(arguments[0])?.innerText ?? ''", query)
@@ -77,10 +86,19 @@ class Browser:
         return self.until(lambda: text in self.text(query), text)
 
     def type(self, query, text):
-        self.do("POST", f"/element/{self.wait(query)[0]}/value", {"text": text})
+        self.act(query, "value", {"text": text})
 
     def click(self, query):
-        self.do("POST", f"/element/{self.wait(query)[0]}/click", {})
+        self.act(query, "click", {})
+
+    def act(self, query, verb, body):
+        def once():
+            found = self.all(query)
+            if found:
+                self.do("POST", f"/element/{found[0]}/{verb}", body)
+            return found
+
+        self.until(once, query)
 
     def run(self, script, *args):
         return self.do("POST", "/execute/sync", {"script": script, "args": list(args)})

@@ -332,7 +332,7 @@ fn keeps(mut client: Command, promises: usize) {
 
 fn script(program: &str, name: &str) -> Command {
     let mut command = Command::new("timeout");
-    command.args(["120", program]).arg(
+    command.args(["240", program]).arg(
         Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("tests/clients")
             .join(name),
