@@ -48,6 +48,7 @@ use crate::{
     },
     mcp::McpServerConfig,
     providers::{Anthropic, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline},
+    sandbox::NamedFiles,
     storage::LockError,
     tls::Trust,
     trust::TrustStore,
@@ -95,6 +96,8 @@ pub(crate) struct Overrides {
     pub(crate) mcp: Vec<McpServerConfig>,
     /// The file that names further MCP servers.
     pub(crate) mcp_file: Option<PathBuf>,
+    /// The files that all sessions of this process have named.
+    pub(crate) named: NamedFiles,
     pub(crate) recovery: Recovery,
     /// Budget of the conversation.
     pub(crate) budget: Budget,

@@ -144,31 +144,8 @@ pub(crate) fn mode(mode: SandboxMode) -> Mode {
 ///   read either;
 /// - what the home folder's settings are links to.
 pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) -> PathRules {
-    let store = match &config.store {
-        Store::Sqlite(path) => Some(path.as_path()),
-        _ => None,
-    };
-    let trust = config.trust().folder();
-    let trusted = trust.map(|folder| folder.join("trust.json"));
-    let data = (!config.data_dir.as_os_str().is_empty()).then_some(config.data_dir.as_path());
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let stored = store.into_iter().flat_map(with_its_logs);
-    let secret = [data, trust, trusted.as_deref()]
-        .into_iter()
-        .flatten()
-        .chain(config.key_files());
-    let rules = secret
-        .map(Path::to_owned)
-        .chain(stored)
-        .fold(PathRules::default(), |rules, path| {
-            rules.and_sensitive(workspace, &path)
-        });
-    let rules = skills
-        .into_iter()
-        .chain(config.read_files())
-        .map(Path::to_owned)
-        .chain(config.mcp.iter().flat_map(McpServerConfig::programs))
-        .fold(rules, |rules, path| rules.and_protected(workspace, &path));
+    let rules = named(config, skills).protect(PathRules::default(), workspace);
     let rules = match &home {
         Some(home) => and_linked_from(rules, home, workspace),
         None => rules,
@@ -176,6 +153,74 @@ pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) ->
     rules
         .with_home(home)
         .with_git_variables(|name| std::env::var_os(name))
+}
+
+/// Files that a session names.
+#[derive(Default)]
+struct SessionFiles {
+    /// Only the user may write them.
+    protected: Vec<PathBuf>,
+    /// No tool may read them either.
+    sensitive: Vec<PathBuf>,
+}
+
+impl SessionFiles {
+    /// Protects those that lie in a workspace.
+    fn protect(&self, rules: PathRules, workspace: &Path) -> PathRules {
+        let sensitive = self.sensitive.iter();
+        let rules = sensitive.fold(rules, |rules, path| rules.and_sensitive(workspace, path));
+        let protected = self.protected.iter();
+        protected.fold(rules, |rules, path| rules.and_protected(workspace, path))
+    }
+}
+
+/// The files that a configuration names.
+fn named(config: &Config, skills: Option<&Path>) -> SessionFiles {
+    let store = match &config.store {
+        Store::Sqlite(path) => Some(path.as_path()),
+        _ => None,
+    };
+    let trust = config.trust().folder();
+    let trusted = trust.map(|folder| folder.join("trust.json"));
+    let data = (!config.data_dir.as_os_str().is_empty()).then_some(config.data_dir.as_path());
+    let secret = [data, trust, trusted.as_deref()]
+        .into_iter()
+        .flatten()
+        .chain(config.key_files())
+        .map(Path::to_owned);
+    SessionFiles {
+        sensitive: secret
+            .chain(store.into_iter().flat_map(with_its_logs))
+            .collect(),
+        protected: skills
+            .into_iter()
+            .chain(config.read_files())
+            .map(Path::to_owned)
+            .chain(config.mcp.iter().flat_map(McpServerConfig::programs))
+            .collect(),
+    }
+}
+
+/// The files that flags, or the client of a session, name.
+fn named_by_flags(overrides: &Overrides) -> SessionFiles {
+    let servers = overrides
+        .mcp
+        .iter()
+        .cloned()
+        .map(|server| server.in_workspace(&overrides.workspace));
+    SessionFiles {
+        protected: overrides
+            .mcp_file
+            .clone()
+            .into_iter()
+            .chain(servers.flat_map(|server| server.programs()))
+            .collect(),
+        sensitive: overrides
+            .db
+            .iter()
+            .flat_map(|path| with_its_logs(path))
+            .collect(),
+    }
 }
 
 /// The files of an SQLite database.
@@ -220,37 +265,23 @@ fn over_workspace(
         Mode::None
     };
     let options = command_options(config);
+    let skills = overrides.skills.as_deref().or(config.skills.as_deref());
+    let by_flags = named_by_flags(overrides);
+    for files in [&named(config, skills), &by_flags] {
+        if !overrides.named.add(&files.protected, &files.sensitive) {
+            return Err(AppError::Tools(
+                "the sessions of this process name more than 10,000 files; start another one"
+                    .to_owned(),
+            ));
+        }
+    }
     // Programs that the user runs, and commands see: of those in the workspace, commands see the same.
     let programs = options.toolchains.read_only.iter();
     let rules = programs.chain(&options.toolchains.path).fold(
-        rules(
-            config,
-            &overrides.workspace,
-            overrides.skills.as_deref().or(config.skills.as_deref()),
-        ),
+        rules(config, &overrides.workspace, skills),
         |rules, folder| rules.and_protected(&overrides.workspace, folder),
     );
-    let named = overrides
-        .mcp
-        .iter()
-        .cloned()
-        .map(|server| server.in_workspace(&overrides.workspace))
-        .flat_map(|server| server.programs());
-    let rules = overrides
-        .mcp_file
-        .clone()
-        .into_iter()
-        .chain(named)
-        .fold(rules, |rules, path| {
-            rules.and_protected(&overrides.workspace, &path)
-        });
-    let rules = overrides
-        .db
-        .iter()
-        .flat_map(|path| with_its_logs(path))
-        .fold(rules, |rules, path| {
-            rules.and_sensitive(&overrides.workspace, &path)
-        });
+    let rules = by_flags.protect(rules, &overrides.workspace);
     let home = std::env::var_os("HOME").filter(|_| config.toolchains);
     let absent = home.as_deref().map(|home| {
         Toolchains::absent(Path::new(home), |name| std::env::var_os(name)).collect::<Vec<_>>()
@@ -258,8 +289,14 @@ fn over_workspace(
     let rules = absent.into_iter().flatten().fold(rules, |rules, place| {
         rules.and_protected(&overrides.workspace, &place)
     });
-    let mut toolbox =
-        tools::with_options(&overrides.workspace, mode, options, rules, masker.clone());
+    let mut toolbox = tools::with_options_sharing(
+        &overrides.workspace,
+        mode,
+        options,
+        rules,
+        masker.clone(),
+        overrides.named.clone(),
+    );
     if let Some(error) = toolbox.error() {
         return Err(AppError::Tools(error.to_owned()));
     }

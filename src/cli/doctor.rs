@@ -247,7 +247,10 @@ fn sandbox(config: &Config) -> Finding {
                     ..
                 }),
                 _,
-            ) => Finding::ok(name, format!("commands run in the sandbox {kind}")),
+            ) => match without_notices(&root) {
+                Some(why) => Finding::warn(name, why, "remove what lies there"),
+                None => Finding::ok(name, format!("commands run in the sandbox {kind}")),
+            },
             (Some(SandboxPolicy { kind, .. }), _) => Finding::warn(
                 name,
                 format!("commands run without a sandbox ({kind})"),
@@ -265,6 +268,17 @@ fn sandbox(config: &Config) -> Finding {
             "install bubblewrap, or change `[sandbox] mode`",
         ),
     }
+}
+
+/// Why commands of several processes do not know of each other.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn without_notices(root: &Root) -> Option<String> {
+    sandbox::why_no_notices(root)
+}
+
+#[cfg(not(all(feature = "sandbox-linux", target_os = "linux")))]
+fn without_notices(_root: &Root) -> Option<String> {
+    None
 }
 
 /// How the memory of commands is limited.

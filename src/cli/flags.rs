@@ -13,6 +13,7 @@ use super::{failure::Failure, mcp_servers::servers, terminal::Terminals};
 use crate::{
     app::{Opening, Overrides, Sessions},
     config::{Approve, Config, SandboxMode, Store},
+    sandbox::NamedFiles,
 };
 
 /// Flags that select the model, the folder, the tools and the store.
@@ -233,6 +234,7 @@ impl HostFlags {
             skills: self.skills.clone(),
             mcp: servers(config, self.mcp.as_ref())?,
             mcp_file: self.mcp.clone(),
+            named: NamedFiles::default(),
             recovery,
             budget: self.budget(),
             at_terminal: Terminals::detect().has_person(),

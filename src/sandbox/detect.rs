@@ -8,6 +8,7 @@ use super::{allow_list::AllowList, fs::Root, toolchains::Toolchains};
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 use super::{
     exec::{Spawner, call::reason},
+    fs::why_no_notices,
     linux::{Landlock, Linux},
     local::Local,
 };
@@ -154,15 +155,35 @@ pub fn detect_with(
                 }
             )),
         }),
-        Mode::Linux => boundary(root, spawner, options),
-        Mode::Auto => Ok(boundary(root, spawner, options).unwrap_or_else(|error| {
-            let note = format!("no bash tool: {error}");
-            Detected {
-                sandbox: None,
-                note: Some(note),
-            }
-        })),
+        Mode::Linux => with_notices(root, boundary(root, spawner, options)),
+        Mode::Auto => Ok(
+            with_notices(root, boundary(root, spawner, options)).unwrap_or_else(|error| {
+                let note = format!("no bash tool: {error}");
+                Detected {
+                    sandbox: None,
+                    note: Some(note),
+                }
+            }),
+        ),
     }
+}
+
+/// Adds to the note that commands do not know of those of other processes, if so.
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+fn with_notices(
+    root: &Root,
+    detected: Result<Detected, SandboxError>,
+) -> Result<Detected, SandboxError> {
+    detected.map(|detected| match (detected.note, why_no_notices(root)) {
+        (Some(note), Some(why)) => Detected {
+            note: Some(format!("{note}; {why}")),
+            ..detected
+        },
+        (note, why) => Detected {
+            note: note.or(why),
+            ..detected
+        },
+    })
 }
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

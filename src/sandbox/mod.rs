@@ -43,6 +43,10 @@ pub use allow_list::AllowList;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub use detect::detect_with;
 pub use detect::{Boundary, Detected, Mode, Options, detect, detect_opted};
+#[cfg(feature = "cli")]
+pub(crate) use fs::NamedFiles;
+#[cfg(all(feature = "cli", feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) use fs::why_no_notices;
 pub use fs::{Opened, PathError, Root, Slot, WorkspaceQuota, WorkspaceUsage};
 pub(crate) use fs::{Walk, folder_below, is_temporary, settled, shown};
 #[cfg(all(feature = "pdf", target_os = "linux"))]

@@ -218,7 +218,7 @@ fn what(error: &PathError, bytes_max: u64) -> String {
         PathError::Outside(_) | PathError::Link { .. } => "leads out of the folder".to_owned(),
         PathError::NotAFile { kind, .. } => format!("is {kind}, not a file"),
         PathError::TooManyLinks(_) => "leads through too many links".to_owned(),
-        PathError::Sensitive(_) => "may contain secrets".to_owned(),
+        PathError::Sensitive(_) | PathError::Uncompared(_) => "may contain secrets".to_owned(),
         PathError::Changed(_) => "changes while it is read".to_owned(),
         PathError::Io { reason, .. } if reason == TOO_LONG => {
             format!("has more than {bytes_max} bytes")

@@ -273,7 +273,7 @@ fn search_tree(
         }
         match walk.open(&entry) {
             Ok(opened) => search_file(opened, &entry.relative, matcher, searcher, found),
-            Err(PathError::Sensitive(_)) => found.withheld += 1,
+            Err(PathError::Sensitive(_) | PathError::Uncompared(_)) => found.withheld += 1,
             Err(_) => found.unreadable += 1,
         }
         if found.matches >= COUNTED_MAX {

@@ -35,6 +35,8 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;
+#[cfg(feature = "cli")]
+use crate::sandbox::NamedFiles;
 use crate::{
     fair::{FairPlaces, Waiting},
     mask::Masker,
@@ -206,10 +208,36 @@ pub fn with_options(
     workspace: impl AsRef<Path>,
     mode: Mode,
     options: Options,
-    mut rules: PathRules,
+    rules: PathRules,
     masker: Masker,
 ) -> Toolbox {
-    let workspace = workspace.as_ref();
+    over_folder(workspace.as_ref(), mode, options, rules, masker, |root| {
+        root
+    })
+}
+
+/// As [`with_options`]; what other sessions of this process have named is protected too.
+#[cfg(feature = "cli")]
+pub(crate) fn with_options_sharing(
+    workspace: &Path,
+    mode: Mode,
+    options: Options,
+    rules: PathRules,
+    masker: Masker,
+    named: NamedFiles,
+) -> Toolbox {
+    let share = |root: Root| root.sharing(named);
+    over_folder(workspace, mode, options, rules, masker, share)
+}
+
+fn over_folder(
+    workspace: &Path,
+    mode: Mode,
+    options: Options,
+    mut rules: PathRules,
+    masker: Masker,
+    share: impl FnOnce(Root) -> Root,
+) -> Toolbox {
     if let Some(refused) = refused_workspace(workspace) {
         return Toolbox {
             error: Some(refused),
@@ -220,7 +248,7 @@ pub fn with_options(
     let programs = programs_of_user(workspace, &variable("PATH"), &variable("PYTHONPATH"));
     rules.protected_folders.extend(programs);
     let root = match Root::open(workspace, rules) {
-        Ok(root) => Arc::new(root),
+        Ok(root) => Arc::new(share(root)),
         Err(error) => {
             return Toolbox {
                 error: Some(crate::os_error::workspace(workspace, &error)),
@@ -272,9 +300,10 @@ impl From<PathError> for ToolError {
         let message = error.to_string();
         match error {
             PathError::NotFound(_) => Self::not_found(message),
-            PathError::Outside(_) | PathError::Sensitive(_) | PathError::Protected(_) => {
-                Self::denied(message)
-            }
+            PathError::Outside(_)
+            | PathError::Sensitive(_)
+            | PathError::Uncompared(_)
+            | PathError::Protected(_) => Self::denied(message),
             PathError::NotAFile { .. }
             | PathError::NotAFolder(_)
             | PathError::TooManyLinks(_)

@@ -41,6 +41,7 @@ use crate::{
     },
     config::{Approve, Config, process_environment},
     mcp::{McpServerConfig, read_servers},
+    sandbox::NamedFiles,
 };
 
 /// Hosts that are open at once: each has threads and, with MCP servers, processes.
@@ -136,6 +137,8 @@ pub(super) struct AcpSessions {
     slots: Mutex<HashMap<ConversationId, Arc<Slot>>>,
     uses: AtomicU64,
     places: Arc<Semaphore>,
+    /// What a session names, such as the program of an MCP server, is protected in all others.
+    named: NamedFiles,
 }
 
 impl AcpSessions {
@@ -147,6 +150,7 @@ impl AcpSessions {
             slots: Mutex::new(HashMap::new()),
             uses: AtomicU64::new(0),
             places: Arc::new(Semaphore::new(OPEN_MAX)),
+            named: NamedFiles::default(),
         }
     }
 
@@ -322,6 +326,7 @@ impl AcpSessions {
         let config = self.config(&slot.folder)?;
         let mut overrides: Overrides = self.args.host.overrides(&config, Recovery::Close)?;
         overrides.workspace = slot.folder.clone();
+        overrides.named = self.named.clone();
         // The client's person answers. `deny` is decided by the host, the other modes by the answers.
         overrides.at_terminal = true;
         overrides.approve = Some(match slot.opened_with.0 {

@@ -7,6 +7,9 @@
 //! closes, it sweeps for every command that has begun and not ended, repeatedly, until the commands'
 //! processes must be gone. If no command is open, it exits at once.
 //!
+//! From its start until it has swept, it keeps a file locked that the notices of its host's commands name,
+//! so that another process which begins a command meanwhile takes these for running.
+//!
 //! While the host itself is stopped (Ctrl-Z, SIGSTOP), it bounds nothing. So the watchdog looks at it
 //! five times a second and stops the commands for as long.
 //!
@@ -38,7 +41,7 @@ use super::{
     start::start_watchdog,
 };
 use crate::sandbox::{
-    fs::{Guarded, Note, Orphaned},
+    fs::{Guarded, Note, Orphaned, WatchdogLock},
     policy::PATH,
 };
 
@@ -91,6 +94,8 @@ struct State {
     /// Bytes that did not fit into the pipe yet.
     waiting: Vec<u8>,
     next: u64,
+    /// Name of the file that the watchdog keeps locked until it has swept, the same after a restart.
+    lock: Option<String>,
 }
 
 /// A command that the watchdog knows of. After a drop without [`Registration::end`] the watchdog
@@ -111,7 +116,7 @@ impl Watchdog {
     pub(in crate::sandbox) fn register(
         &self,
         helper: &Program,
-        guarded: &Guarded,
+        guarded: &mut Guarded,
     ) -> Option<Registration> {
         let note = guarded.note()?;
         let mut state = self.state();
@@ -129,6 +134,9 @@ impl Watchdog {
             state.open.remove(&id);
             return None;
         }
+        if let Some(lock) = &state.lock {
+            guarded.name_watchdog(lock);
+        }
         Some(Registration {
             watchdog: self.clone(),
             id,
@@ -143,7 +151,9 @@ impl State {
         if self.is_absent {
             return false;
         }
-        match start(helper) {
+        let lock = self.lock.take().or_else(WatchdogLock::name);
+        let lock = self.lock.insert(lock.unwrap_or_default());
+        match start(helper, lock) {
             Ok(stdin) => self.running = Some(stdin),
             Err(error) => {
                 self.is_absent = true;
@@ -213,10 +223,10 @@ impl Registration {
 }
 
 /// Starts a watchdog and waits for its greeting.
-fn start(helper: &Program) -> std::io::Result<ChildStdin> {
+fn start(helper: &Program, lock: &str) -> std::io::Result<ChildStdin> {
     let environment = [("PATH", PATH), (ASKED, "1")]
         .map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    let mut child = start_watchdog(helper, [ASK.into(), STAGE.into()], environment)?;
+    let mut child = start_watchdog(helper, [ASK, STAGE, lock].map(OsString::from), environment)?;
     if let (true, Some(stdin)) = (greets(&mut child), child.stdin.take()) {
         rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK)?;
         // It exits when its pipe closes. This thread reaps it, so that no zombie is left.
@@ -254,8 +264,9 @@ fn greets(child: &mut Child) -> bool {
     said == GREETING
 }
 
-/// Main function of the watchdog process.
-pub(in crate::sandbox) fn run() -> i32 {
+/// Main function of the watchdog process. It keeps the file `lock` locked until it has swept.
+pub(in crate::sandbox) fn run(lock: &str) -> i32 {
+    let _lock = WatchdogLock::new(lock);
     if std::io::stdout()
         .write_all(GREETING)
         .and_then(|()| std::io::stdout().flush())

@@ -103,10 +103,10 @@ impl Root {
     }
 
     fn refuse(&self, given: &str, path: &Path) -> Result<(), PathError> {
-        if self.rules.is_protected(path) {
+        if self.rules().is_protected(path) {
             return Err(PathError::Protected(given.to_owned()));
         }
-        if self.rules.is_sensitive(path) {
+        if self.rules().is_sensitive(path) {
             return Err(PathError::Sensitive(given.to_owned()));
         }
         Ok(())

@@ -23,6 +23,7 @@ use std::{
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Component, Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -31,7 +32,11 @@ use rustix::{
     io::Errno,
 };
 
-use super::{quota::Space, second_names::SecondNames};
+use super::{
+    quota::Space,
+    second_names::{OtherNames, SecondNames},
+    shared_rules::SharedRules,
+};
 use crate::sandbox::policy::{PathRules, WORKSPACE};
 
 /// Links followed on one path; the kernel's own limit.
@@ -75,6 +80,12 @@ pub enum PathError {
     /// The file may hold keys.
     #[error("{0:?} may hold keys or passwords and is not readable through tools")]
     Sensitive(String),
+    /// The file has several names, and there are too many files to find out whether one of these is
+    /// that of a file with keys.
+    #[error(
+        "{0:?} is not read: it has several hard links, and the workspace has too many files to search for those that hold keys; copy the file, or choose a smaller folder as workspace"
+    )]
+    Uncompared(String),
     /// Only the user may write the file.
     #[error("{0:?} is protected: only the user may change it")]
     Protected(String),
@@ -138,6 +149,7 @@ impl PathError {
             | Self::Changed(_) => CHECKS_MAX,
             Self::NotAFolder(_) | Self::NotAFile { .. } => CHECKS_AT_ONCE,
             Self::Sensitive(_)
+            | Self::Uncompared(_)
             | Self::Protected(_)
             | Self::Invalid(_)
             | Self::Full { .. }
@@ -192,7 +204,7 @@ pub struct Root {
     /// never to open a file.
     real: PathBuf,
     given: PathBuf,
-    pub(super) rules: PathRules,
+    rules: SharedRules,
     /// Whether new files and folders are accessible to the host's user only.
     pub(super) private: bool,
     /// The quota and the last count.
@@ -248,7 +260,7 @@ impl Root {
             dir,
             real,
             given,
-            rules,
+            rules: SharedRules::new(rules),
             private: false,
             space: Space::default(),
             second_names: SecondNames::default(),
@@ -281,8 +293,16 @@ impl Root {
     }
 
     /// Names that are refused.
-    pub fn rules(&self) -> &PathRules {
-        &self.rules
+    pub fn rules(&self) -> Arc<PathRules> {
+        self.rules.now(&self.real)
+    }
+
+    /// Protects what other sessions of this process name as well, from now on.
+    #[cfg(any(test, feature = "cli"))]
+    #[must_use]
+    pub(crate) fn sharing(mut self, named: super::NamedFiles) -> Self {
+        self.rules.share(named);
+        self
     }
 
     /// Converts a path to one relative to the root. An absolute path must name the root: as given,
@@ -327,7 +347,7 @@ impl Root {
     /// are refused at once), or is sensitive after resolving links.
     pub fn open_file(&self, given: &str) -> Result<Opened, PathError> {
         let path = self.to_open(given)?;
-        if self.rules.is_sensitive(&path) {
+        if self.rules().is_sensitive(&path) {
             return Err(PathError::Sensitive(given.to_owned()));
         }
         settled(|| {
@@ -367,12 +387,14 @@ impl Root {
                 });
             }
         }
-        if self.rules.is_sensitive(&relative)
-            || self
-                .second_names
-                .is_of_keys(self.dir.as_fd(), &self.rules, &stat)
-        {
+        let rules = self.rules();
+        if rules.is_sensitive(&relative) {
             return Err(PathError::Sensitive(given.to_owned()));
+        }
+        match self.second_names.of(self.dir.as_fd(), &rules, &stat) {
+            OtherNames::Harmless => {}
+            OtherNames::OfKeys => return Err(PathError::Sensitive(given.to_owned())),
+            OtherNames::Unknown => return Err(PathError::Uncompared(given.to_owned())),
         }
         Ok(Opened {
             file: File::from(fd),
@@ -453,7 +475,7 @@ impl Root {
             Some(_) => return Err(PathError::NotAFolder(given.to_owned())),
         }
         let relative = place.relative();
-        if self.rules.is_sensitive(&relative) {
+        if self.rules().is_sensitive(&relative) {
             return Err(PathError::Sensitive(given.to_owned()));
         }
         let fd = match place.folders.pop() {

@@ -2,7 +2,11 @@
 //! so a file with several names is compared with the files of the workspace whose names are known.
 //!
 //! Only files with several names cost a search, and a search counts for a moment: a tool that reads many
-//! such files, as some package managers make them, searches about once a second.
+//! such files, as some package managers make them, searches about once a second, and less often in a
+//! large workspace.
+//!
+//! **Invariant:** a file with several names is not read unless all names were compared: a command could
+//! create as many as a search visits.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -26,37 +30,58 @@ const FOLDER: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// Names that a search visits, those of the upper folders first. Keys below are not compared.
-const NAMES_MAX: usize = 50_000;
+/// Names that a search visits: about half a second of work.
+const NAMES_MAX: usize = 1_000_000;
 
-/// How long a search counts.
+/// How long a search counts, at least, and as a multiple of its duration: a tenth of the time at most is
+/// spent on searches.
 const FRESH: Duration = Duration::from_secs(1);
+const FRESH_FACTOR: u32 = 10;
 
 /// Device and inode number.
 type Identity = (u64, u64);
 
-/// The last search of a root.
+/// What is known of the other names of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OtherNames {
+    /// None of them is a name of keys.
+    Harmless,
+    OfKeys,
+    /// There are too many files to compare.
+    Unknown,
+}
+
+/// The files of keys that have other names as well; `None` if there are too many files.
+type Keys = Option<HashSet<Identity>>;
+
+/// The last search of a root, and until when it counts.
 #[derive(Debug, Default)]
-pub(super) struct SecondNames(Mutex<Option<(Instant, Arc<HashSet<Identity>>)>>);
+pub(super) struct SecondNames(Mutex<Option<(Instant, Arc<Keys>)>>);
 
 impl SecondNames {
     /// Whether a file with this status is also known by a name of keys.
-    pub(super) fn is_of_keys(&self, root: BorrowedFd<'_>, rules: &PathRules, stat: &Stat) -> bool {
+    pub(super) fn of(&self, root: BorrowedFd<'_>, rules: &PathRules, stat: &Stat) -> OtherNames {
         if stat.st_nlink < 2 {
-            return false;
+            return OtherNames::Harmless;
         }
         // Held during the search: of concurrent readers, one searches.
         let mut last = self.0.lock();
-        let known = match &*last {
-            Some((at, known)) if at.elapsed() < FRESH => known.clone(),
+        let keys = match &*last {
+            Some((until, keys)) if Instant::now() < *until => keys.clone(),
             _ => {
-                let known = Arc::new(keys_with_several_names(root, rules));
-                *last = Some((Instant::now(), known.clone()));
-                known
+                let begun = Instant::now();
+                let keys = Arc::new(keys_with_several_names(root, rules, NAMES_MAX));
+                let counts = FRESH.max(begun.elapsed().saturating_mul(FRESH_FACTOR));
+                *last = Some((Instant::now() + counts, keys.clone()));
+                keys
             }
         };
         drop(last);
-        known.contains(&identity(stat))
+        match &*keys {
+            None => OtherNames::Unknown,
+            Some(keys) if keys.contains(&identity(stat)) => OtherNames::OfKeys,
+            Some(_) => OtherNames::Harmless,
+        }
     }
 }
 
@@ -65,8 +90,7 @@ fn identity(stat: &Stat) -> Identity {
     (stat.st_dev as u64, stat.st_ino as u64)
 }
 
-/// The files of keys that have other names as well.
-fn keys_with_several_names(root: BorrowedFd<'_>, rules: &PathRules) -> HashSet<Identity> {
+fn keys_with_several_names(root: BorrowedFd<'_>, rules: &PathRules, names_max: usize) -> Keys {
     let mut known = HashSet::new();
     let mut names = 0;
     let mut folders = VecDeque::from([PathBuf::new()]);
@@ -84,8 +108,8 @@ fn keys_with_several_names(root: BorrowedFd<'_>, rules: &PathRules) -> HashSet<I
                 continue;
             }
             names += 1;
-            if names > NAMES_MAX {
-                return known;
+            if names > names_max {
+                return None;
             }
             let path = folder.join(name);
             let status = || rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW).ok();
@@ -106,7 +130,7 @@ fn keys_with_several_names(root: BorrowedFd<'_>, rules: &PathRules) -> HashSet<I
             }
         }
     }
-    known
+    Some(known)
 }
 
 /// Opens a folder below another one, without following links.
@@ -116,4 +140,28 @@ fn opened(root: BorrowedFd<'_>, relative: &Path) -> rustix::io::Result<OwnedFd> 
         dir = rustix::fs::openat(&dir, name, FOLDER, Mode::empty())?;
     }
     Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::fd::AsFd};
+
+    use super::*;
+
+    #[test]
+    fn of_more_names_than_are_visited_no_file_counts_as_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("sub/deep")).unwrap();
+        fs::write(folder.path().join("sub/deep/.env"), "KEY=needle").unwrap();
+        fs::hard_link(folder.path().join("sub/deep/.env"), folder.path().join("x")).unwrap();
+        let root = fs::File::open(folder.path()).unwrap();
+        let search =
+            |names_max| keys_with_several_names(root.as_fd(), &PathRules::default(), names_max);
+
+        assert_eq!(search(4).map(|keys| keys.len()), Some(1));
+        for name in ["a", "b", "c"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        assert_eq!(search(4), None);
+    }
 }

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     filter::{self, Behind, Uncounted, UnixSockets},
-    helper::{is_mount_point, with_second_names},
+    helper::is_mount_point,
     quota_check::QuotaCheck,
     system_paths::{PROGRAMS, SYSTEM},
 };
@@ -448,11 +448,10 @@ impl Inner {
         let searched = call::blocking(move || {
             let folder = call::working_dir(&this.root, folder.as_deref())?;
             let guarded = this.guard.search()?;
-            let covers = with_second_names(&this.root, guarded.found()).into_owned();
             let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
-            Ok((folder, guarded, covers, quota_check, exec))
+            Ok((folder, guarded, quota_check, exec))
         });
-        let (folder, guarded, covers, quota_check, exec) = searched.await?;
+        let (folder, guarded, quota_check, exec) = searched.await?;
         let command_proxy = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
         let access = match (&self.proxy, &command_proxy) {
             (Some(proxy), Some(command_proxy)) => Some(ProxyAccess {
@@ -461,13 +460,14 @@ impl Inner {
             }),
             _ => None,
         };
-        let launch = self.launch(&folder, exec, &covers, access)?;
+        let launch = self.launch(&folder, exec, guarded.found(), access)?;
         let this = self.clone();
         let begun = call::blocking(move || {
+            let mut guarded = guarded;
             let registration = this
                 .watchdog
                 .as_ref()
-                .and_then(|helper| this.spawner.watchdog().register(helper, &guarded));
+                .and_then(|helper| this.spawner.watchdog().register(helper, &mut guarded));
             Ok((guarded, registration))
         });
         let (guarded, registration) = begun.await?;

@@ -213,7 +213,7 @@ impl Inner {
             namespace: self.namespace.as_ref().ok().copied(),
             read_only: self.toolchains.read_only.clone(),
             environment: self.toolchains.environment(),
-            rules: self.root.rules().clone(),
+            rules: (*self.root.rules()).clone(),
             limits,
         };
         let plan = serde_json::to_string(&plan)
@@ -264,10 +264,13 @@ impl Inner {
         let folder = exec.working_dir.clone();
         let (launch, guarded, registration, quota_check) = call::blocking(move || {
             let folder = call::working_dir(&this.root, folder.as_deref())?;
-            let guarded = this.guard.search()?;
+            let mut guarded = this.guard.search()?;
             let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
             let launch = this.launch(folder, exec, guarded.found())?;
-            let registration = this.spawner.watchdog().register(&this.program, &guarded);
+            let registration = this
+                .spawner
+                .watchdog()
+                .register(&this.program, &mut guarded);
             Ok((launch, guarded, registration, quota_check))
         })
         .await?;

@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{Home, Ran};
-use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse};
+use crate::support::model_server::{ModelServer, Reply, Step, anthropic_call, anthropic_text, sse};
 
 /// A client that writes and reads lines.
 struct Client {
@@ -186,4 +186,53 @@ fn more_sessions_than_may_be_open_work_and_closing_one_leaves_the_others() {
     assert_eq!(answer["result"]["stopReason"], "end_turn", "{answer}");
     assert_eq!(gone["error"]["code"], -32002, "{gone}");
     assert_eq!(editor.leave().code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_a_later_session_names_is_protected_in_all_sessions() {
+    let edit = json!({"path": "tools/server.py", "old_text": "mine", "new_text": "evil"});
+    let command =
+        json!({"command": "echo evil >> tools/server.py; mv tools moved; cat tools/server.py"});
+    let calls = [("file_edit", edit), ("bash", command)];
+    let replies = calls
+        .into_iter()
+        .enumerate()
+        .flat_map(|(n, (tool, input))| {
+            [
+                Reply::events(anthropic_call(&format!("toolu_{n}"), tool, &input)),
+                Reply::events(anthropic_text("Done.")),
+            ]
+        });
+    let model = ModelServer::start(replies.collect::<Vec<_>>()).await;
+    let url = model.url();
+    let run = move || {
+        let mut home = Home::new();
+        home.variables = vec![("ANTHROPIC_API_KEY", "sk-test-not-a-real-key".to_owned())];
+        let flags = ["--provider", "anthropic", "--base-url", &url, "--quiet"];
+        let server = home.work().join("tools/server.py");
+        std::fs::create_dir(home.work().join("tools")).unwrap();
+        std::fs::write(&server, "mine").unwrap();
+        let mut editor = Client::start(&home, &flags);
+        let first = editor.session(&home)["sessionId"].clone();
+        editor.ask(
+            "session/set_mode",
+            json!({"sessionId": first, "modeId": "auto"}),
+        );
+        let servers = json!([{"name": "x", "command": "cat", "args": [server], "env": []}]);
+        let second = editor.ask(
+            "session/new",
+            json!({"cwd": home.work(), "mcpServers": servers}),
+        );
+        assert!(second["result"].is_object(), "{second}");
+
+        for _ in 0..2 {
+            let prompt = json!({"sessionId": first, "prompt": [{"type": "text", "text": "go"}]});
+            let ended = editor.ask("session/prompt", prompt);
+            assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+        }
+
+        assert_eq!(std::fs::read_to_string(&server).unwrap(), "mine");
+        editor.leave();
+    };
+    tokio::task::spawn_blocking(run).await.unwrap();
 }

@@ -671,6 +671,144 @@ async fn what_a_command_of_another_sandbox_leaves_is_not_taken_for_the_users() {
 }
 
 #[tokio::test]
+async fn what_a_command_in_a_workspace_above_or_below_leaves_is_not_taken_for_the_users() {
+    let test = "what_a_command_in_a_workspace_above_or_below_leaves_is_not_taken_for_the_users";
+    for is_first_above in [true, false] {
+        each(SandboxFixture::both(test), async |fixture| {
+            let only = if fixture.kind() == "bubblewrap" { Boundary::Bubblewrap } else { Boundary::Landlock };
+            fs::create_dir_all(fixture.path("sub/e")).unwrap();
+            fs::write(fixture.path("sub/.envrc"), "mine").unwrap();
+            let below = boundary(&fixture.path("sub"), only, ExecLimits::default()).unwrap();
+            let (first, second) = if is_first_above { (&fixture.sandbox, &below) } else { (&below, &fixture.sandbox) };
+            let exec = |is_above: bool, command: &str| Exec {
+                timeout: Duration::from_secs(20),
+                ..Exec::new(format!("{}{command}", if is_above { "cd sub; " } else { "" }))
+            };
+            let plants = exec(
+                is_first_above,
+                "mkdir .vscode; echo evil > .vscode/tasks.json; touch planted; while [ ! -e begun ]; do sleep 0.02; done; \
+                 ln .vscode/tasks.json keep; rm -r .vscode",
+            );
+            let takes = exec(
+                !is_first_above,
+                "touch begun; while [ ! -e go ]; do sleep 0.02; done; mkdir e/.vscode; mv keep e/.vscode/tasks.json; ls -A e",
+            );
+            let first = async {
+                first.exec(plants, CancellationToken::new()).await.unwrap();
+                fs::write(fixture.path("sub/go"), "").unwrap();
+            };
+            let second = async {
+                wait_until("what it plants", Duration::from_secs(20), || fixture.path("sub/planted").exists()).await;
+                second.exec(takes, CancellationToken::new()).await.unwrap()
+            };
+            let ((), result) = futures_util::join!(first, second);
+
+            assert!(!fixture.path("sub/e/.vscode/tasks.json").exists(), "{}: {}", fixture.kind(), result.stdout);
+            assert_eq!(fs::read_to_string(fixture.path("sub/.envrc")).unwrap(), "mine", "the user's own stay");
+        })
+        .await;
+    }
+}
+
+/// The watchdog of a host: its child that has this stage.
+fn watchdog_of(host: u32) -> Option<rustix::process::Pid> {
+    let text = |pid: &str, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let numbers = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let is_watchdog = |pid: &String| {
+        let stat = String::from_utf8_lossy(&text(pid, "stat")).into_owned();
+        let parent = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1).map(str::to_owned));
+        parent == Some(host.to_string())
+            && text(pid, "cmdline")
+                .split(|byte| *byte == 0)
+                .any(|word| word == b"watchdog")
+    };
+    numbers
+        .into_iter()
+        .find(is_watchdog)
+        .and_then(|pid| rustix::process::Pid::from_raw(pid.parse().unwrap()))
+}
+
+#[tokio::test]
+async fn a_command_that_begins_before_a_killed_host_is_swept_for_takes_nothing_of_it_for_the_users()
+{
+    let test =
+        "a_command_that_begins_before_a_killed_host_is_swept_for_takes_nothing_of_it_for_the_users";
+    each(SandboxFixture::both(test), async |fixture| {
+        fs::create_dir(fixture.path("e")).unwrap();
+        fs::write(fixture.path(".envrc"), "mine").unwrap();
+        let mut host = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "sandbox::ends::child_host"])
+            .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+            .env("CALLBOARD_TEST_KIND", fixture.kind())
+            .env(
+                "CALLBOARD_TEST_COMMAND",
+                "mkdir .vscode; echo evil > .vscode/tasks.json; echo > started; sleep 60",
+            )
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("the command", Duration::from_secs(20), || {
+            fixture.path("started").exists()
+        })
+        .await;
+        // Its sweep may take seconds.
+        let watchdog = watchdog_of(host.id()).unwrap();
+        rustix::process::kill_process(watchdog, rustix::process::Signal::STOP).unwrap();
+        host.kill().unwrap();
+        host.wait().unwrap();
+
+        let result = fixture.run("ls -A").await;
+
+        let is_left = fixture.path(".vscode/tasks.json").exists();
+        rustix::process::kill_process(watchdog, rustix::process::Signal::CONT).unwrap();
+        assert!(
+            result.stdout.contains(".vscode") && !is_left,
+            "{}: {}",
+            fixture.kind(),
+            result.stderr
+        );
+        assert_eq!(
+            fs::read_to_string(fixture.path(".envrc")).unwrap(),
+            "mine",
+            "the user's own stay"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn hard_links_of_the_users_are_covered_whatever_their_names_and_stay_where_they_are() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let test = "hard_links_of_the_users_are_covered_whatever_their_names_and_stay_where_they_are";
+    each(all(test), async |fixture| {
+        let odd = std::ffi::OsStr::from_bytes(b"odd\xff");
+        let places = [fixture.path("b"), fixture.path("").join(odd)];
+        for (file, text) in [(".env", "KEY=needle"), (".envrc", "mine")] {
+            fs::write(fixture.path(file), text).unwrap();
+        }
+        for place in &places {
+            fs::create_dir(place).unwrap();
+            fs::hard_link(fixture.path(".env"), place.join("x")).unwrap();
+            fs::hard_link(fixture.path(".envrc"), place.join("y")).unwrap();
+        }
+
+        fixture.run(r"mv b $'b\xff'; mv $'odd\xff' c").await;
+        let read = fixture.run("cat $(find . -name x); find . -name y | while read -r f; do echo evil > \"$f\"; done; cat */x */y").await;
+
+        assert!(!read.stdout.contains("needle"), "{}: {}", fixture.kind(), read.stdout);
+        assert_eq!(fs::read_to_string(fixture.path(".envrc")).unwrap(), "mine", "{}", fixture.kind());
+        assert!(places.iter().all(|place| place.join("x").exists()), "{}", fixture.kind());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it() {
     let test = "what_the_user_replaces_while_a_command_runs_is_not_left_as_the_command_wrote_it";
     each(all(test), async |fixture| {

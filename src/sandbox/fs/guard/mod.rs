@@ -50,7 +50,9 @@ use found::FileStatus;
 pub(in crate::sandbox) use found::{Found, Identity, identity, names_of};
 use known::{Known, WrittenKnown};
 use listings::Listings;
-use notices::{Notice, Notices};
+pub(in crate::sandbox) use notices::WatchdogLock;
+pub(crate) use notices::why_no_notices;
+use notices::{Notice, Notices, Running};
 use parking_lot::{Mutex, MutexGuard};
 use search::Unguarded;
 pub(in crate::sandbox::fs) use search::{is_behind_protected_link, is_named_by_git};
@@ -83,14 +85,25 @@ struct State {
     listings: Arc<Listings>,
     /// Protected paths found by the last search before a command.
     remembered: Arc<BTreeSet<PathBuf>>,
+    /// The rules of these listings.
+    rules: Arc<PathRules>,
     /// For each running command, the protected files that existed before it.
-    running: BTreeMap<u64, Arc<Known>>,
+    running: BTreeMap<u64, Running>,
     /// Number of searches in progress. A search may see files of a command that has ended since the
     /// search began.
     searching: u32,
     /// The protected files that existed before commands which ended while a search was in progress.
-    ended: Vec<Arc<Known>>,
+    ended: Vec<Running>,
     next: u64,
+}
+
+impl State {
+    /// Keeps the listings of a search that began by these rules, unless others came meanwhile.
+    fn keep(&mut self, rules: &Arc<PathRules>, listings: Arc<Listings>) {
+        if self.rules == *rules {
+            self.listings = listings;
+        }
+    }
 }
 
 /// One command's part: what its boundary covers, and what the sweep checks when it ends.
@@ -103,9 +116,11 @@ pub(in crate::sandbox) struct Guarded {
     guard: Arc<Guard>,
     id: u64,
     found: Found,
+    /// What the guard knew before the command, and by which rules.
     known: Arc<Known>,
+    rules: Arc<PathRules>,
     /// Dropped last, after the sweep.
-    _notice: Option<Notice>,
+    notice: Option<Notice>,
 }
 
 impl Guard {
@@ -122,8 +137,18 @@ impl Guard {
     }
 
     fn notices(&self) -> Option<&Notices> {
-        let of = || Notices::of(self.root.real_path(), identity_of_root(&self.root)?);
-        self.notices.get_or_init(of).as_ref()
+        self.notices.get_or_init(Notices::new).as_ref()
+    }
+
+    /// The rules of a search that begins, and the listings of the last one that went by them.
+    fn begin(&self) -> (Arc<PathRules>, Arc<Listings>) {
+        let rules = self.root.rules();
+        let mut state = self.state();
+        if state.rules != rules {
+            state.rules = rules.clone();
+            state.listings = Arc::default();
+        }
+        (rules, state.listings.clone())
     }
 
     /// The guarded workspace.
@@ -144,15 +169,14 @@ impl Guard {
         // `searching` makes `forget` keep the knowledge of commands that end meanwhile, since this
         // search may have seen files that such a command created. A file counts as the user's only
         // if every command that ran at the time knew it before. `notices` do the same between guards.
-        let notices = self.notices().map(|notices| (notices, notices.search()));
-        let (listings, remembered, is_alone) = {
+        let notices = self
+            .notices()
+            .and_then(|notices| Some((notices, notices.search(&self.root)?)));
+        let (rules, listings) = self.begin();
+        let (remembered, is_alone) = {
             let mut state = self.state();
             state.searching += 1;
-            (
-                state.listings.clone(),
-                state.remembered.clone(),
-                state.running.is_empty(),
-            )
+            (state.remembered.clone(), state.running.is_empty())
         };
         let searched = search::before(&self.root, &listings).map(|mut searched| {
             if !is_alone
@@ -168,33 +192,33 @@ impl Guard {
             self.settle(searched.files);
         }
         let others = match &notices {
-            Some((notices, searching)) => notices.others(searching),
+            Some((notices, searching)) => notices.others(&self.root, searching),
             None => Vec::new(),
         };
-        let rules = self.root.rules();
         let mut state = self.state();
         let guarded = searched.map(|searched| {
             let known = Known::of(&self.root, &searched.found, |path, own, changed| {
-                let mut running = state.running.values().chain(&state.ended);
-                running.all(|known| known.has(own, changed))
-                    && others
-                        .iter()
-                        .all(|other| other.vouches(rules, path, own, changed))
+                let running = state.running.values().chain(&state.ended);
+                running
+                    .chain(&others)
+                    .all(|other| other.vouches(&self.root, &rules, path, own, changed))
             });
             let known = Arc::new(known);
-            state.listings = searched.listings;
+            state.keep(&rules, searched.listings);
             state.remembered = Arc::new(searched.found.protected.keys().cloned().collect());
             let id = state.next;
             state.next += 1;
-            state.running.insert(id, known.clone());
+            let running = Running::own(known.clone(), rules.clone());
+            state.running.insert(id, running);
             Guarded {
                 guard: self.clone(),
                 id,
                 found: searched.found,
-                _notice: notices
+                notice: notices
                     .as_ref()
-                    .and_then(|(notices, _)| notices.command(&known, rules)),
+                    .and_then(|(notices, _)| notices.command(&self.root, &known, &rules)),
                 known,
+                rules,
             }
         });
         state.searching -= 1;
@@ -220,10 +244,11 @@ impl Guard {
         }
     }
 
-    fn sweep(&self, known: &Known) -> Vec<String> {
-        let listings = self.state().listings.clone();
-        let (mut lines, searched) = sweep::sweep(&self.root, &listings, known);
-        self.state().listings = searched.listings;
+    /// Sweeps after a command that began under `rules`.
+    fn sweep(&self, known: &Known, rules: &PathRules) -> Vec<String> {
+        let (begun, listings) = self.begin();
+        let (mut lines, searched) = sweep::sweep(&self.root, &listings, known, rules);
+        self.state().keep(&begun, searched.listings);
         lines.extend(
             self.settle(searched.files)
                 .map(|excess| format!("[{excess} before more is created]")),
@@ -249,10 +274,10 @@ impl Guard {
 
     /// Counts the contents of the workspace while a command runs.
     pub(in crate::sandbox) fn count(&self) -> WorkspaceUsage {
-        let listings = self.state().listings.clone();
+        let (rules, listings) = self.begin();
         let searched = search::during(&self.root, &listings);
         self.settle(searched.files);
-        self.state().listings = searched.listings;
+        self.state().keep(&rules, searched.listings);
         self.root.usage().unwrap_or_default()
     }
 
@@ -277,15 +302,27 @@ impl Guarded {
         Some(Note {
             root: root.real_path().as_os_str().to_owned(),
             identity: identity_of_root(root)?,
-            rules: root.rules().clone(),
+            rules: (*self.rules).clone(),
             known: WrittenKnown::from(&*self.known),
         })
     }
 
     /// Sweeps after all processes of the command have ended. Returns the lines that the model
     /// reads. Blocks.
-    pub(in crate::sandbox) fn end(self) -> Vec<String> {
-        self.guard.sweep(&self.known)
+    pub(in crate::sandbox) fn end(mut self) -> Vec<String> {
+        let lines = self.guard.sweep(&self.known, &self.rules);
+        if let Some(notice) = &mut self.notice {
+            notice.end();
+        }
+        lines
+    }
+
+    /// Names the watchdog that sweeps for the command if this process is killed: other guards take it
+    /// for running until then.
+    pub(in crate::sandbox) fn name_watchdog(&mut self, watchdog: &str) {
+        if let Some(notice) = &mut self.notice {
+            notice.name_watchdog(watchdog);
+        }
     }
 }
 
@@ -327,7 +364,7 @@ impl Orphaned {
     }
 
     pub(in crate::sandbox) fn sweep(&self) {
-        self.guard.sweep(&self.known);
+        self.guard.sweep(&self.known, &self.guard.root.rules());
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod account;
 mod file;
+mod hard_links;
 mod links;
 mod open;
 mod repositories;
@@ -32,6 +33,7 @@ use super::{
 };
 use account::Named;
 pub(in crate::sandbox::fs) use file::{is_behind_protected_link, is_named_by_git};
+use hard_links::{HARD_LINK_NAMES_MAX, add_hard_links};
 pub(super) use open::{all_names, open_real, read};
 use open::{reopen, reopen_root};
 
@@ -93,6 +95,10 @@ pub(in crate::sandbox) enum Unguarded {
         "the workspace cannot be guarded: more than {COVERS_MAX} files in it are protected or may hold keys; choose a smaller folder as workspace"
     )]
     Covers,
+    #[error(
+        "the workspace cannot be guarded: {0:?}, which is protected or may hold keys, has hard links that are not among the first {HARD_LINK_NAMES_MAX} names; replace it by a copy, or choose a smaller folder as workspace"
+    )]
+    HardLinks(String),
     #[error(
         "the workspace cannot be guarded: a folder in {0:?} lies too deep to be searched; remove it"
     )]
@@ -327,6 +333,11 @@ impl<'a> Search<'a> {
             }
         }
         self.found.deduplicate();
+        if self.is_before() && self.missed.is_empty() {
+            let folders = self.seen.iter().map(|seen| &*seen.path);
+            let added = add_hard_links(self.root, &mut self.found, folders, HARD_LINK_NAMES_MAX);
+            self.missed.extend(added.err());
+        }
         let files = self.counts.then(|| self.count());
         let listings = self.purpose.last.after(self.seen);
         Searched {
@@ -571,6 +582,7 @@ impl<'a> Search<'a> {
         let mut parts = Parts::default();
         let mut lower = String::new();
         let mut names = 0;
+        let rules = self.root.rules();
         for entry in Dir::read_from(&dir)? {
             let entry = entry?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
@@ -589,7 +601,6 @@ impl<'a> Search<'a> {
                 None => lower = lower_name(name),
             }
             parts.add(&lower);
-            let rules = self.root.rules();
             let is_marked =
                 || rules.is_protected_name(&folder, &lower) || rules.is_sensitive(&path.join(name));
             let is_branch = holds_branches && !lower.starts_with('.');

@@ -22,7 +22,10 @@ use super::{
     listings::Listings,
     search::{self, Searched, all_names, open_real},
 };
-use crate::sandbox::fs::{Root, jail::FOLDER, shown};
+use crate::sandbox::{
+    PathRules,
+    fs::{Root, jail::FOLDER, shown},
+};
 
 /// Numbered names that are tried for a file moved aside, before a random name is used.
 const NUMBERS_MAX: u32 = 1000;
@@ -34,8 +37,18 @@ const REMOVALS_MAX: u32 = 10_000;
 /// Bytes kept of the file's name; a name has 255 at most.
 const NAME_KEPT: usize = 200;
 
-/// Moves new protected files aside. Returns a line for the model about each.
-pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<String>, Searched) {
+/// Moves new protected files aside. Returns a line for the model about each. What only rules protect
+/// that came after `rules`, those at the start of the command, is left alone: the command did not know
+/// it, and it is a file of the user.
+pub(super) fn sweep(
+    root: &Root,
+    last: &Arc<Listings>,
+    known: &Known,
+    rules: &PathRules,
+) -> (Vec<String>, Searched) {
+    let now = root.rules();
+    let is_late =
+        |path: &Path| *now != *rules && now.is_protected(path) && !rules.is_protected(path);
     let searched = search::after(root, last, known);
     let mut lines = Vec::new();
     // A folder comes after what lies in it, which is moved aside first: a folder that is moved aside
@@ -44,6 +57,7 @@ pub(super) fn sweep(root: &Root, last: &Arc<Listings>, known: &Known) -> (Vec<St
         let changed = searched.found.loose.get(path).copied();
         if (known.has(*own, changed) && !known.is_another(root, path, *own))
             || is_harmless(root, path)
+            || is_late(path)
         {
             continue;
         }

@@ -569,3 +569,32 @@ fn a_command_that_makes_too_many_folders_hides_no_repository_in_older_ones() {
     );
     assert_eq!(searched.missed, [Unguarded::Folders]);
 }
+
+#[test]
+fn what_another_session_names_is_protected_from_then_on_and_stays_the_users() {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder, "tools/server.py", "the user's");
+    let named = crate::sandbox::fs::NamedFiles::default();
+    let root = Root::open(folder.path(), PathRules::default()).unwrap();
+    let guard = Guard::new(Arc::new(root.sharing(named.clone())));
+    std::thread::sleep(std::time::Duration::from_millis(150)); // listings of folders that changed just now are not cached
+    let first = guard.search().unwrap();
+    assert_eq!(paths(first.found()), Vec::<String>::new());
+
+    let server = folder.path().join("tools/server.py");
+    assert!(named.add(&[server.clone(), "/elsewhere/x".into()], &[]));
+    let second = guard.search().unwrap();
+
+    assert_eq!(paths(second.found()), ["tools/server.py"]);
+    assert_eq!(second.found().held, [PathBuf::from("tools")]);
+    assert!(
+        guard
+            .root()
+            .rules()
+            .is_protected(Path::new("tools/server.py"))
+    );
+    assert_eq!(first.end(), Vec::<String>::new());
+    let third = guard.search().unwrap();
+    assert_eq!((second.end(), third.end()), (Vec::new(), Vec::new()));
+    assert!(server.exists());
+}

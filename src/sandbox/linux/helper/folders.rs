@@ -19,7 +19,6 @@ use landlock::{
 };
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::with_second_names;
 use crate::sandbox::{
     fs::{Found, Identity, Root, identity, names_of},
     linux::system_paths::{PROGRAMS, SYSTEM},
@@ -133,7 +132,6 @@ impl Rules {
     }
 
     fn allow_workspace(&mut self, root: &Root, found: &Found) -> Result<(), String> {
-        let found = &*with_second_names(root, found);
         let hidden: BTreeSet<&Path> = found
             .hidden
             .iter()

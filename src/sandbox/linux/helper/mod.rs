@@ -29,7 +29,7 @@ pub(super) mod pdf;
 mod plan;
 mod supervisor;
 
-pub(super) use mounts::{is_mount_point, with_second_names};
+pub(super) use mounts::is_mount_point;
 pub(super) use plan::Plan;
 
 use crate::sandbox::exec::{ASK, watchdog, words::word};
@@ -63,8 +63,10 @@ fn stage(arguments: Vec<std::ffi::OsString>) -> i32 {
     {
         return pdf::run(&nonce.to_string_lossy()).unwrap_or(FAILED);
     }
-    if matches!(arguments.as_slice(), [stage] if stage == watchdog::STAGE) {
-        return watchdog::run();
+    if let [stage, lock] = arguments.as_slice()
+        && stage == watchdog::STAGE
+    {
+        return watchdog::run(&lock.to_string_lossy());
     }
     let [stage, plan, command, found @ ..] = arguments.as_slice() else {
         return FAILED;

@@ -9,9 +9,7 @@
 //! uncovered.
 
 use std::{
-    borrow::Cow,
-    collections::BTreeSet,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -24,13 +22,7 @@ use rustix::{
     mount::{MountFlags, mount, mount_bind_recursive, mount_remount},
 };
 
-use crate::sandbox::fs::{Found, Identity, Root, identity, names_of};
-
-/// Names searched for other hard links to a protected file.
-const NAMES_MAX: usize = 50_000;
-
-/// Names of one protected folder whose other hard links are searched for.
-const INNER_MAX: usize = 1000;
+use crate::sandbox::fs::{Found, Identity, Root};
 
 /// Folders in which a command sees only what it may use.
 const EMPTIED: &[&str] = &[
@@ -185,8 +177,6 @@ fn unescaped(text: &str) -> PathBuf {
 /// `.git`, over itself; a protected path over itself, read-only; an empty file or folder over a path
 /// that holds keys.
 pub(super) fn cover(root: &Root, found: &Found) -> Result<(), String> {
-    // Before the covers are mounted: a covered file no longer shows its number of hard links.
-    let found = &with_second_names(root, found);
     for path in &found.held {
         lay(root, path, &Cover::Itself)?;
     }
@@ -306,89 +296,6 @@ fn own_identity(fd: &OwnedFd) -> Option<Identity> {
     let stat = rustix::fs::fstat(fd).ok()?;
     #[allow(clippy::unnecessary_cast, reason = "the types differ by platform")]
     Some((stat.st_dev as u64, stat.st_ino as u64))
-}
-
-/// Adds the other hard links of protected and hidden files to the result of a search.
-pub(in crate::sandbox) fn with_second_names<'f>(root: &Root, found: &'f Found) -> Cow<'f, Found> {
-    let mut found = Cow::Borrowed(found);
-    for (path, is_hidden) in second_names(root, &found) {
-        let found = found.to_mut();
-        if is_hidden {
-            found.hidden.push((path, false))
-        } else {
-            found.read_only.push(path)
-        }
-    }
-    found
-}
-
-/// Other hard links of protected and hidden files, and whether each holds keys. A hard link is the
-/// same file under another name. Searches the workspace only if one of those files has several
-/// links, and checks [`NAMES_MAX`] names at most.
-fn second_names(root: &Root, found: &Found) -> Vec<(PathBuf, bool)> {
-    let hidden = found
-        .hidden
-        .iter()
-        .filter(|(_, is_folder)| !is_folder)
-        .map(|(path, _)| (path.as_path(), true));
-    let covered = hidden.chain(found.read_only.iter().map(|path| (path.as_path(), false)));
-    // What lies in a protected folder, such as a hook.
-    let inner: Vec<PathBuf> = found
-        .read_only
-        .iter()
-        .filter_map(|folder| Some((folder, root.open_folder(&folder.to_string_lossy()).ok()?.0)))
-        .flat_map(|(folder, dir)| {
-            let names = names_of(&dir).into_iter().take(INNER_MAX);
-            names.map(|name| folder.join(name)).collect::<Vec<_>>()
-        })
-        .collect();
-    let covered = covered.chain(inner.iter().map(|path| (path.as_path(), false)));
-    let wanted: Vec<(Identity, bool)> = covered
-        .filter_map(|(path, is_hidden)| Some((with_second_name(root, path)?, is_hidden)))
-        .collect();
-    if wanted.is_empty() {
-        return Vec::new();
-    }
-    let known: BTreeSet<&Path> = found
-        .hidden
-        .iter()
-        .map(|(path, _)| path.as_path())
-        .chain(found.read_only.iter().map(PathBuf::as_path))
-        .chain(inner.iter().map(PathBuf::as_path))
-        .collect();
-    let mut second = Vec::new();
-    let mut folders = vec![PathBuf::new()];
-    let mut names = 0;
-    while let Some(folder) = folders.pop().filter(|_| names < NAMES_MAX) {
-        let Ok((dir, _)) = root.open_folder(&folder.to_string_lossy()) else {
-            continue;
-        };
-        for name in names_of(&dir) {
-            names += 1;
-            let path = folder.join(&name);
-            let Some((own, kind)) = identity(dir.as_fd(), &name) else {
-                continue;
-            };
-            if kind == FileType::Directory {
-                folders.push(path);
-            } else if let Some((_, is_hidden)) =
-                wanted.iter().find(|(identity, _)| *identity == own)
-                && !known.contains(path.as_path())
-            {
-                second.push((path, *is_hidden));
-            }
-        }
-    }
-    second
-}
-
-/// The identity of a file with more than one hard link.
-fn with_second_name(root: &Root, path: &Path) -> Option<Identity> {
-    let fd = open(root, path).ok()?;
-    let stat = rustix::fs::fstat(&fd).ok()?;
-    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-    #[allow(clippy::unnecessary_cast, reason = "the types differ by platform")]
-    (is_file && stat.st_nlink > 1).then_some((stat.st_dev as u64, stat.st_ino as u64))
 }
 
 #[cfg(test)]
