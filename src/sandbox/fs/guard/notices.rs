@@ -637,6 +637,20 @@ mod tests {
     }
 
     #[test]
+    fn a_notice_that_is_being_written_is_not_removed_and_counts_not_yet() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = tempfile::tempdir().unwrap();
+        let root = root(folder.path());
+        let notices = Notices::in_folders(vec![places.path().join("a")]).unwrap();
+        drop(notices.search(&root));
+        let unfinished = places.path().join("a/new.0.1.command");
+        fs::write(&unfinished, "").unwrap();
+
+        assert!(!notices.search(&root).unwrap().has_others);
+        assert!(unfinished.exists());
+    }
+
+    #[test]
     fn where_no_notice_can_be_left_a_line_says_so() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);

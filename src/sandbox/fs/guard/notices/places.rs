@@ -31,6 +31,9 @@ const HEAD_MAX: u64 = 1 << 20;
 /// Age from which an unlocked notice is removed, whatever its workspace. No search takes so long.
 const AGE_MAX: Duration = Duration::from_hours(1);
 
+/// Beginning of the names of files that are being written.
+const UNFINISHED: &str = "new.";
+
 /// Ending of the names of the files that watchdogs keep locked.
 const WATCHDOG: &str = ".watchdog";
 
@@ -147,10 +150,13 @@ impl Listed {
         Self(all)
     }
 
-    /// The names with an ending.
+    /// The names of finished files with an ending. One that is being written may not be locked yet.
     pub(super) fn names(&self, ending: &'static str) -> impl Iterator<Item = &OsString> {
-        let names = self.0.keys();
-        names.filter(move |name| name.as_bytes().ends_with(ending.as_bytes()))
+        let names = self.0.keys().map(|name| (name, name.as_bytes()));
+        names
+            .filter(|(_, name)| !name.starts_with(UNFINISHED.as_bytes()))
+            .filter(move |(_, name)| name.ends_with(ending.as_bytes()))
+            .map(|(name, _)| name)
     }
 
     fn folders(&self, name: &OsStr) -> impl Iterator<Item = &Arc<OwnedFd>> {
@@ -236,7 +242,7 @@ fn watchdog_of(folder: &OwnedFd, name: &OsStr) -> Option<OsString> {
 
 /// Creates a file under a name of its own, locks it, and gives it its name.
 fn leave(folder: &OwnedFd, name: &str, content: &[u8]) -> Option<File> {
-    let unfinished = format!("new.{name}");
+    let unfinished = format!("{UNFINISHED}{name}");
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     let file = rustix::fs::openat(folder, &unfinished, flags, mode).ok()?;
