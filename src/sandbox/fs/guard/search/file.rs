@@ -63,6 +63,7 @@ pub(in crate::sandbox::fs) fn is_named_by_git(root: &Root, path: &Path) -> bool 
         },
     );
     search.search_account();
+    search.search_python_folders();
     for folder in path.ancestors().skip(1) {
         let git = folder.join(".git");
         match search.status(&git).map(|status| status.kind) {

@@ -24,6 +24,7 @@ use crate::sandbox::fs::{
     },
     guard::found::names_of,
 };
+use crate::sandbox::policy::names_python;
 
 /// Programs of one configuration that are looked for in a working tree.
 const PROGRAMS_MAX: usize = 1000;
@@ -149,6 +150,7 @@ impl Search<'_> {
                 };
                 match self.status(&target) {
                     Ok(status) if status.kind == FileType::RegularFile => {
+                        self.protect_beside_script(&target, origin);
                         self.protect_target(target, origin);
                     }
                     Ok(_) => {}
@@ -167,6 +169,23 @@ impl Search<'_> {
             for folder in named.module_folders.iter().take(PROGRAMS_MAX) {
                 self.protect_pythons_own(top, Path::new(folder), origin);
             }
+        }
+    }
+
+    /// Protects what Python reads in the folders of scripts that the user runs.
+    pub(super) fn search_python_folders(&mut self) {
+        for folder in self.root.rules().python_folders.clone() {
+            self.protect_pythons_own(Path::new(""), &folder, &folder);
+        }
+    }
+
+    /// Protects the files beside a script of Python that Python takes for its own modules.
+    fn protect_beside_script(&mut self, script: &Path, origin: &Path) {
+        let beginning = read(self.root, script).unwrap_or_default();
+        if names_python(script, &beginning)
+            && let Some(folder) = script.parent()
+        {
+            self.protect_pythons_own(Path::new(""), folder, origin);
         }
     }
 
