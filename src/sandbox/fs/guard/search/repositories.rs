@@ -56,11 +56,16 @@ impl Search<'_> {
         let account = self.account.clone();
         self.protect_named(path, &account);
         // Git reads the configuration of the folder that `commondir` names, whatever else lies there.
-        if let Some(content) = read(self.root, &path.join("commondir"))
-            && let Some(common) =
-                self.locate(&path.join(&*String::from_utf8_lossy(content.trim_ascii_end())))
-        {
-            self.search_repository(&common);
+        if let Some(content) = read(self.root, &path.join("commondir")) {
+            let common = path.join(OsStr::from_bytes(content.trim_ascii_end()));
+            match self.locate(&common) {
+                Some(common) => self.search_repository(&common),
+                None => {
+                    let tops = self.working_trees(path);
+                    let common = self.root.real_path().join(common);
+                    self.search_outer(&common, &tops, &path.join("commondir"));
+                }
+            }
         }
         for name in REPOSITORY_FOLDERS.iter().chain(WAITING_FOLDERS) {
             let path = path.join(name);
@@ -103,6 +108,7 @@ impl Search<'_> {
         {
             match status.kind {
                 FileType::Symlink => self.follow(&path),
+                FileType::RegularFile if is_git(&path) => self.search_outer_pointer(&path),
                 FileType::RegularFile
                     if path
                         .file_name()
@@ -145,7 +151,7 @@ impl Search<'_> {
                 }
             }
             for program in named.programs.iter().take(PROGRAMS_MAX) {
-                let Some(target) = self.locate_named(top, Path::new(program)) else {
+                let Some(target) = self.locate_named(top, &named::path(program)) else {
                     continue;
                 };
                 match self.status(&target) {
@@ -158,16 +164,17 @@ impl Search<'_> {
                 }
             }
             for module in named.modules.iter().take(PROGRAMS_MAX) {
-                if let Some(folder) = self.protect_module(top, Path::new(module), origin) {
+                if let Some(folder) = self.protect_module(top, &named::path(module), origin) {
                     self.protect_target(folder, origin);
                 }
             }
             for package in named.packages.iter().take(PROGRAMS_MAX) {
-                self.protect_module(top, Path::new(package), origin);
-                self.protect_module(top, &Path::new(package).join("__init__"), origin);
+                let package = named::path(package);
+                self.protect_module(top, &package, origin);
+                self.protect_module(top, &package.join("__init__"), origin);
             }
             for folder in named.module_folders.iter().take(PROGRAMS_MAX) {
-                self.protect_pythons_own(top, Path::new(folder), origin);
+                self.protect_pythons_own(top, &named::path(folder), origin);
             }
         }
     }
@@ -308,7 +315,7 @@ impl Search<'_> {
     /// a new one is moved aside.
     fn id_length(&self, repository: &Path, known: &Known) -> usize {
         let common = read(self.root, &repository.join("commondir"))
-            .map(|content| repository.join(&*String::from_utf8_lossy(content.trim_ascii_end())));
+            .map(|content| repository.join(OsStr::from_bytes(content.trim_ascii_end())));
         let uses_sha256 = [Some(repository.to_owned()), common]
             .into_iter()
             .flatten()
@@ -344,7 +351,7 @@ impl Search<'_> {
     }
 
     pub(super) fn locate(&self, path: &Path) -> Option<PathBuf> {
-        self.root.locate(path.to_str()?).ok()
+        self.root.locate_path(path).ok()
     }
 
     /// The tops of a repository's working trees, as far as its files name them: hooks are relative
@@ -363,8 +370,8 @@ impl Search<'_> {
         for folder in linked.chain([repository.to_owned()]) {
             // The path of the `.git` file in the working tree.
             let content = read(self.root, &folder.join("gitdir")).unwrap_or_default();
-            let path = String::from_utf8_lossy(content.trim_ascii());
-            tops.extend(folder.join(&*path).parent().map(Path::to_owned));
+            let path = folder.join(OsStr::from_bytes(content.trim_ascii()));
+            tops.extend(path.parent().map(Path::to_owned));
         }
         tops
     }
@@ -387,7 +394,10 @@ impl Search<'_> {
 
     /// Protects the target of a protected link as well.
     pub(super) fn follow(&mut self, link: &Path) {
-        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else {
+        let Some(target) = self.locate(link) else {
+            if is_git(link) {
+                self.search_outer_link(link);
+            }
             return;
         };
         if is_git(link)
