@@ -166,9 +166,9 @@ pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) ->
     let rules = skills
         .into_iter()
         .chain(config.read_files())
-        .map(Path::to_owned)
-        .chain(config.mcp.iter().flat_map(McpServerConfig::programs))
-        .fold(rules, |rules, path| rules.and_protected(workspace, &path));
+        .fold(rules, |rules, path| rules.and_protected(workspace, path));
+    let programs = config.mcp.iter().flat_map(McpServerConfig::programs);
+    let rules = programs.fold(rules, |rules, path| rules.and_program(workspace, &path));
     let rules = match &home {
         Some(home) => and_linked_from(rules, home, workspace),
         None => rules,
@@ -236,14 +236,12 @@ fn over_workspace(
         .cloned()
         .map(|server| server.in_workspace(&overrides.workspace))
         .flat_map(|server| server.programs());
-    let rules = overrides
-        .mcp_file
-        .clone()
-        .into_iter()
-        .chain(named)
-        .fold(rules, |rules, path| {
-            rules.and_protected(&overrides.workspace, &path)
-        });
+    let rules = overrides.mcp_file.iter().fold(rules, |rules, path| {
+        rules.and_protected(&overrides.workspace, path)
+    });
+    let rules = named.fold(rules, |rules, path| {
+        rules.and_program(&overrides.workspace, &path)
+    });
     let rules = overrides
         .db
         .iter()

@@ -18,6 +18,7 @@ mod ends;
 mod everyday;
 mod filter;
 mod gits_files;
+mod gits_outer;
 mod gits_settings;
 mod hideouts;
 mod landlock;

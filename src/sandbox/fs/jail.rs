@@ -471,6 +471,24 @@ impl Root {
     /// [`PathError`] when the path leads outside or cannot be resolved.
     pub fn locate(&self, given: &str) -> Result<PathBuf, PathError> {
         let path = self.relative(given)?;
+        self.locate_relative(given, path)
+    }
+
+    /// As [`Self::locate`], for a path that need not be text.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    pub(super) fn locate_path(&self, path: &Path) -> Result<PathBuf, PathError> {
+        let given = path.to_string_lossy();
+        let path = match path.is_absolute() {
+            true => self.beneath(path),
+            false => Some(path),
+        };
+        match path {
+            Some(path) => self.locate_relative(&given, path.to_owned()),
+            None => Err(PathError::Outside(given.into_owned())),
+        }
+    }
+
+    fn locate_relative(&self, given: &str, path: PathBuf) -> Result<PathBuf, PathError> {
         let mut missing = Vec::new();
         let mut here = path.as_path();
         loop {

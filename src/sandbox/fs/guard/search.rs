@@ -10,6 +10,7 @@ mod account;
 mod file;
 mod links;
 mod open;
+mod outer;
 mod repositories;
 
 use std::{
@@ -298,6 +299,8 @@ impl<'a> Search<'a> {
 
     fn run(mut self) -> Searched {
         self.search_account();
+        self.search_python_folders();
+        self.search_outer_above();
         self.enter(Path::new(""), (0, 0), false, false);
         while let Some(mut item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
             self.searched += 1;
