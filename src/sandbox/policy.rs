@@ -920,6 +920,10 @@ mod tests {
             ".config",
             ".config/gh",
             ".config/gcloud/x",
+            ".config/op",
+            ".config/rclone",
+            ".password-store/x",
+            ".local/share/keyrings",
         ] {
             let refused = refused_workspace(&made(path)).unwrap();
             assert!(
