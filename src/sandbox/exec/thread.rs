@@ -619,11 +619,7 @@ mod tests {
         let spawner = Spawner::start().unwrap();
         let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
         let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
-        let wanted = if callboard_actors::testing::TestSize::is_long() {
-            1000
-        } else {
-            200
-        };
+        let wanted: usize = callboard_actors::testing::TestSize::pick(120, 200, 1000);
         let count = wanted.min(spawner.room());
         let (cancel, (started, mut runs)) = (
             CancellationToken::new(),
