@@ -307,6 +307,15 @@ impl Thread {
         }
     }
 
+    /// Compiles the patterns that mask lines, once. Without it no line of a command is shown.
+    fn prepare_masks(&mut self) {
+        if !std::mem::replace(&mut self.prepares_masks, true) {
+            let _ = std::thread::Builder::new()
+                .name("callboard-masks".to_owned())
+                .spawn(mask::prepare);
+        }
+    }
+
     fn start_some(&mut self) {
         for Waiting {
             id,
@@ -317,11 +326,9 @@ impl Thread {
         {
             match self.starter.start(&launch, place.is_none()) {
                 Ok((child, group)) => {
-                    if !std::mem::replace(&mut self.prepares_masks, true) {
-                        // Without this thread the lines of the first commands are not shown.
-                        let _ = std::thread::Builder::new()
-                            .name("callboard-masks".to_owned())
-                            .spawn(mask::prepare);
+                    // The host's own commands, which find out what the machine can do, show no lines.
+                    if launch.tenant.is_some() {
+                        self.prepare_masks();
                     }
                     if self.jobs.is_empty() {
                         self.checked_at = Instant::now();
@@ -350,6 +357,9 @@ impl Thread {
         self.start_some();
         let now = Instant::now();
         self.starter.refill(now);
+        if self.jobs.values().any(Job::waits_for_masks) {
+            self.prepare_masks();
+        }
         for (id, job) in &mut self.jobs {
             job.send_progress(now);
             if ready.contains(id) || job.exit_is_polled() || job.due().is_some_and(|due| now >= due)

@@ -51,13 +51,13 @@ fn resident(pid: u32) -> u64 {
     kib * 1024
 }
 
-/// Empties every conversation and runs rounds in all of them concurrently. Returns the durations of
-/// the rounds, sorted.
 /// The turns of each conversation between two measurements.
 fn turns_each() -> usize {
     TestSize::pick(TURNS_USUALLY, TURNS, TURNS)
 }
 
+/// Empties every conversation and runs rounds in all of them concurrently. Returns the durations of
+/// the rounds, sorted.
 async fn turns(served: &Served, key: &str) -> Vec<Duration> {
     let mut took = Vec::new();
     for n in 0..CONVERSATIONS {
