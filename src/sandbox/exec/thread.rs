@@ -317,6 +317,7 @@ impl Thread {
     }
 
     fn start_some(&mut self) {
+        let mut shows_lines = false;
         for Waiting {
             id,
             launch,
@@ -327,9 +328,7 @@ impl Thread {
             match self.starter.start(&launch, place.is_none()) {
                 Ok((child, group)) => {
                     // The host's own commands, which find out what the machine can do, show no lines.
-                    if launch.tenant.is_some() {
-                        self.prepare_masks();
-                    }
+                    shows_lines |= launch.tenant.is_some();
                     if self.jobs.is_empty() {
                         self.checked_at = Instant::now();
                         self.read_at = self.checked_at;
@@ -347,6 +346,9 @@ impl Thread {
                     drop(reply.send(Err(SandboxError::Failed(crate::os_error::words(&error)))))
                 }
             }
+        }
+        if shows_lines {
+            self.prepare_masks();
         }
     }
 
