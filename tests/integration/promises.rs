@@ -31,7 +31,6 @@ use callboard::{
     tool::EffectClass,
     tools,
 };
-use callboard_actors::testing::TestSize;
 use callboard_actors::{
     HostBuilder,
     testing::{Reply, ScriptedModel},
@@ -359,10 +358,7 @@ async fn f24_malformed_arguments_are_an_error_result_and_the_conversation_goes_o
         .unwrap();
     let talk = host.tenant("ann").conversation("c");
     let deep = |levels: usize| format!("{{\"path\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
-    let large = format!(
-        "{{\"path\":\"{}\"}}",
-        "x".repeat(TestSize::pick(4, 10, 10) * 1024 * 1024)
-    );
+    let large = format!("{{\"path\":\"{}\"}}", "x".repeat(10 * 1024 * 1024));
     // JSON of the wrong shape is answered with an error, and so is what is not a JSON object.
     let malformed = [
         r#"{"path": 7}"#.to_owned(),

@@ -217,7 +217,7 @@ mod tests {
 
         let few = SkillIndex::from_skills(&many(10));
         let more = SkillIndex::from_skills(&many(100));
-        let most = SkillIndex::from_skills(&many(1000));
+        let most = SkillIndex::from_skills(&many(5000));
 
         assert_eq!(few.skills()[0].description.chars().count(), 949);
         assert_eq!(
@@ -237,6 +237,6 @@ mod tests {
             most.prompt()
                 .ends_with("more are not listed; they can be activated by name)")
         );
-        assert_eq!(most.skills().len() + most.left_out, 1000);
+        assert_eq!(most.skills().len() + most.left_out, 5000);
     }
 }

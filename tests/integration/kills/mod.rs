@@ -60,7 +60,7 @@ fn life(random: &mut crate::support::SplitMix) -> std::time::Duration {
 
 /// The number of kills of a loop: a share of the gate's 100.
 fn kills(of_a_hundred: usize) -> usize {
-    TestSize::pick(of_a_hundred.div_ceil(8), of_a_hundred, of_a_hundred * 50)
+    TestSize::pick(of_a_hundred.div_ceil(4), of_a_hundred, of_a_hundred * 50)
 }
 
 /// The lines of a file that commands append to.

@@ -245,9 +245,9 @@ async fn drive(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn disconnects_and_kills_of_the_host_lose_and_repeat_nothing() {
+async fn a_thousand_disconnects_and_kills_of_the_host_lose_and_repeat_nothing() {
     let seed = seed("serve-resumes");
-    let (enough, conversations) = TestSize::pick((300, 4), (1000, 4), (10_000, 16));
+    let (enough, conversations) = TestSize::pick((1000, 4), (1000, 4), (10_000, 16));
     let home = Home::new();
     let model = ModelServer::start((0..20_000).map(|n| {
         let [start, block, _, end @ ..] = <[String; 6]>::try_from(anthropic_text("")).unwrap();

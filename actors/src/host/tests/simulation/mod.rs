@@ -39,7 +39,7 @@ use crate::testing::TestSize;
 use plan::Plan;
 use run::{Ended, run};
 
-/// Seeds in the gate, of which a usual run has a tenth, and the factor of a long run.
+/// Seeds in the gate, of which a usual run has a fifth, and the factor of a long run.
 const SEEDS: u64 = 1000;
 const LONG: u64 = 100;
 
@@ -55,7 +55,7 @@ fn seeds() -> std::ops::Range<u64> {
     let text = std::env::var("CALLBOARD_SEEDS").unwrap_or_default();
     let ends = text.split_once("..");
     let given = ends.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    given.unwrap_or(0..TestSize::pick(SEEDS / 10, SEEDS, SEEDS * LONG))
+    given.unwrap_or(0..TestSize::pick(SEEDS / 5, SEEDS, SEEDS * LONG))
 }
 
 fn seed() -> Option<u64> {
