@@ -456,6 +456,11 @@ impl Job {
         )));
     }
 
+    /// Whether a line waits that cannot be masked at once.
+    pub(super) fn waits_for_masks(&self) -> bool {
+        self.sender.has_line() && !mask::is_prepared()
+    }
+
     /// Sends the latest line to watchers if it is due. Not before lines can be masked at once:
     /// compiling the patterns would stop the watch over all commands for a tenth of a second.
     pub(super) fn send_progress(&mut self, now: Instant) {

@@ -651,7 +651,9 @@ mod tests {
     #[test]
     fn whatever_opens_lies_inside_and_both_ways_agree() {
         let start = next(&mut u64::from(std::process::id()).clone()) as u64;
-        for seed in (0..60).map(|n| start.wrapping_add(n)) {
+        for seed in (0..callboard_actors::testing::TestSize::pick(20, 60, 60))
+            .map(|n| start.wrapping_add(n))
+        {
             let mut state = seed;
             let folder = tempfile::tempdir().unwrap();
             let real = folder.path().canonicalize().unwrap().join("root");
