@@ -187,7 +187,10 @@ mod tests {
 
     #[tokio::test]
     async fn names_of_one_tenant_that_nobody_answers_keep_no_other_tenants_name_waiting() {
-        let waiting = Waiting { all: 64, tenant: 64 };
+        let waiting = Waiting {
+            all: 64,
+            tenant: 64,
+        };
         let places = FairPlaces::new(4, waiting);
         let slow = || Some("slow".parse().unwrap());
         let (begun, begins) = mpsc::channel();

@@ -239,8 +239,7 @@ mod tests {
         let port = server.local_addr().unwrap().port();
         let converting = held(&tool.conversions).await;
         let (tool_again, conversions) = (tool.clone(), tool.conversions.clone());
-        let fetching =
-            tokio::spawn(async move { tool_again.call(args(port), context("t")).await });
+        let fetching = tokio::spawn(async move { tool_again.call(args(port), context("t")).await });
 
         let (mut page, _) = server.accept().await.unwrap();
         let _ = page.read(&mut [0; 4096]).await.unwrap();
