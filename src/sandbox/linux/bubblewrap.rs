@@ -453,7 +453,9 @@ impl Inner {
             Ok((folder, guarded, covers, quota_check, exec))
         });
         let (folder, guarded, covers, quota_check, exec) = searched.await?;
-        let command_proxy = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
+        let proxy = self.proxy.as_ref();
+        let command_proxy = proxy.map(|proxy| proxy.open(exec.tenant.clone()));
+        let command_proxy = command_proxy.transpose()?;
         let access = match (&self.proxy, &command_proxy) {
             (Some(proxy), Some(command_proxy)) => Some(ProxyAccess {
                 helper: proxy.helper()?,
