@@ -370,7 +370,7 @@ fn pointer(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use std::{sync::Barrier, thread::ThreadId};
 
     use axum::http::HeaderValue;
     use serde::Deserialize;
@@ -416,47 +416,42 @@ mod tests {
         assert_eq!(problem("application/json", r#"{}"#), wrong(""));
     }
 
-    #[tokio::test]
-    async fn a_large_history_is_converted_where_its_body_is_parsed() {
-        let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
-        let here = std::thread::current().id();
-        let converted = async |length: usize| {
-            let body = format!(r#"{{"text":"{}"}}"#, "x".repeat(length));
-            let json = HeaderValue::from_static("application/json");
-            let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
-            let convert = move |_: serde_json::Value, is_large: bool| {
-                (is_large, std::thread::current().id() == here)
-            };
-            parse((&places, None), headers, body.into(), convert)
-                .await
-                .unwrap()
-        };
+    /// The thread on which a value was parsed.
+    struct ParsedOn(ThreadId);
 
-        assert_eq!(converted(1000).await, (false, true));
-        assert_eq!(converted(PARSED_IN_PLACE_MAX).await, (true, false));
+    impl<'de> Deserialize<'de> for ParsedOn {
+        fn deserialize<D: serde::Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
+            let thread = std::thread::current().id();
+            serde::de::IgnoredAny::deserialize(text).map(|_| Self(thread))
+        }
+    }
+
+    /// Parses a body with a text of this length. Returns whether it is large, and the threads on
+    /// which it was parsed and converted.
+    async fn parsed(length: usize) -> (bool, ThreadId, ThreadId) {
+        let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
+        let body = format!(r#"{{"text":"{}"}}"#, "x".repeat(length));
+        let json = HeaderValue::from_static("application/json");
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
+        let convert = |value: ParsedOn, is_large| (is_large, value.0, std::thread::current().id());
+        let parsing = parse((&places, None), headers, body.into(), convert);
+        parsing.await.unwrap()
     }
 
     #[tokio::test]
     async fn a_large_body_is_not_parsed_on_a_worker_thread() {
-        let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
-        let json = || {
-            HeaderMap::from_iter([(
-                header::CONTENT_TYPE,
-                HeaderValue::from_static("application/json"),
-            )])
-        };
-        let is_done_at_once = async |length: usize| {
-            let body = format!(r#"{{"list":[],"other":"{}"}}"#, "x".repeat(length));
-            let body = Bytes::from(body);
-            let place = (&places, None);
-            let convert = |_: serde_json::Value, _| ();
-            let parsing = std::pin::pin!(parse(place, json(), body, convert));
-            let first = futures_util::poll!(parsing);
-            first.is_ready()
-        };
+        let worker = std::thread::current().id();
 
-        assert!(is_done_at_once(1000).await);
-        assert!(!is_done_at_once(PARSED_IN_PLACE_MAX).await);
+        assert_eq!(parsed(1000).await.1, worker);
+        assert_ne!(parsed(PARSED_IN_PLACE_MAX).await.1, worker);
+    }
+
+    #[tokio::test]
+    async fn a_large_history_is_converted_where_its_body_is_parsed() {
+        let (is_large, parsed_on, converted_on) = parsed(PARSED_IN_PLACE_MAX).await;
+        assert_eq!((is_large, parsed_on), (true, converted_on));
+
+        assert!(!parsed(1000).await.0);
     }
 
     /// Where the work on a body waits for the test.
