@@ -24,7 +24,10 @@ use rustix::{
     mount::{MountFlags, mount, mount_bind_recursive, mount_remount},
 };
 
-use crate::sandbox::fs::{Found, Identity, Root, identity, names_of};
+use crate::sandbox::{
+    exec::shell::CHANGED,
+    fs::{Found, Identity, Root, identity, names_of},
+};
 
 /// Names searched for other hard links to a protected file.
 const NAMES_MAX: usize = 50_000;
@@ -57,7 +60,7 @@ pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
     }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo")
         .map_err(|error| format!("the list of mounts: {}", error.kind()))?;
-    for Mounted { place, flags } in mounts.lines().filter_map(Mounted::parse) {
+    for Mounted { place, flags, .. } in mounts.lines().filter_map(Mounted::parse) {
         if flags.contains(MountFlags::RDONLY) || own.iter().any(|folder| place.starts_with(folder))
         {
             continue;
@@ -137,15 +140,21 @@ pub(super) fn narrow<'a>(shown: impl Iterator<Item = &'a Path>) -> Result<(), St
 
 /// A line of the kernel's list of mounts.
 #[derive(Debug, PartialEq)]
-struct Mounted {
-    place: PathBuf,
+pub(in crate::sandbox) struct Mounted {
+    pub(in crate::sandbox) id: u64,
+    /// Number of the mount that it lies on.
+    pub(in crate::sandbox) parent: u64,
+    pub(in crate::sandbox) place: PathBuf,
     /// Flags that a remount must keep, since another user namespace set them.
     flags: MountFlags,
 }
 
 impl Mounted {
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(' ').skip(4);
+    pub(in crate::sandbox) fn parse(line: &str) -> Option<Self> {
+        let mut fields = line.split(' ');
+        let id = fields.next()?.parse().ok()?;
+        let parent = fields.next()?.parse().ok()?;
+        let mut fields = fields.skip(2);
         let place = unescaped(fields.next()?);
         let flags = fields.next()?.split(',').map(|option| match option {
             "ro" => MountFlags::RDONLY,
@@ -155,6 +164,8 @@ impl Mounted {
             _ => MountFlags::empty(),
         });
         Some(Self {
+            id,
+            parent,
             place,
             flags: flags.collect(),
         })
@@ -219,12 +230,7 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     let place = match open(root, path) {
         Ok(place) => place,
         // It was moved or removed after the search.
-        Err(Errno::NOENT) => {
-            return Err(
-                "another command changed a protected name while this one began: run it again"
-                    .to_owned(),
-            );
-        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(CHANGED.to_owned()),
         Err(error) => return Err(said(error)),
     };
     let null;
@@ -247,8 +253,11 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     }
     // Another command may have moved the name between the open and the mount. Opening the path again
     // must reach the mount that was just made; if it reaches another file, the cover lies elsewhere.
-    let laid = open(root, path).map_err(said)?;
-    let changed = || "a protected name was changed while it was covered: try again".to_owned();
+    let changed = || CHANGED.to_owned();
+    let laid = open(root, path).map_err(|error| match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => changed(),
+        error => said(error),
+    })?;
     if source.is_some_and(|source| own_identity(source) != own_identity(&laid)) {
         return Err(changed());
     }
@@ -403,6 +412,8 @@ mod tests {
         assert_eq!(
             Mounted::parse(line),
             Some(Mounted {
+                id: 45,
+                parent: 43,
                 place: PathBuf::from("/mnt/a b\\c"),
                 flags: MountFlags::NOSUID | MountFlags::NODEV
             })
@@ -410,6 +421,8 @@ mod tests {
         assert_eq!(
             Mounted::parse(closed),
             Some(Mounted {
+                id: 43,
+                parent: 42,
                 place: PathBuf::from("/"),
                 flags: MountFlags::RDONLY | MountFlags::NOEXEC
             })
