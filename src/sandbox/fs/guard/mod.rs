@@ -52,7 +52,8 @@ use found::FileStatus;
 pub(in crate::sandbox) use found::{Added, Found, Identity, identity, names_of};
 use known::{Known, WrittenKnown};
 use listings::Listings;
-use notices::{Notice, Notices};
+use notices::Notices;
+pub(in crate::sandbox) use notices::{Made, Notice, Searching};
 use parking_lot::{Mutex, MutexGuard};
 use search::{COVERS_MAX, Unguarded};
 pub(in crate::sandbox::fs) use search::{is_behind_protected_link, is_named_by_git};
@@ -135,6 +136,23 @@ impl Guard {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// From now on, commands of other guards that end are seen by [`Guard::made_elsewhere`].
+    pub(in crate::sandbox) fn watch(&self) -> Option<Searching> {
+        self.notices().map(Notices::search)
+    }
+
+    /// The commands of other guards whose mounts are made, and whether one has ended meanwhile.
+    pub(in crate::sandbox) fn made_elsewhere(&self, watch: &mut Searching) -> (Vec<Made>, bool) {
+        self.notices()
+            .map(|notices| notices.made(watch))
+            .unwrap_or_default()
+    }
+
+    /// Tells other guards of a command whose mounts are made, until the notice is dropped.
+    pub(in crate::sandbox) fn leave_made(&self, made: Made) -> Option<Notice> {
+        self.notices()?.leave_made(made)
     }
 
     /// Searches the workspace once more for what a command must not write or read. Blocks.

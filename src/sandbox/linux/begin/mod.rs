@@ -38,17 +38,22 @@ use std::{
 
 use callboard_actors::ports::{ExecResult, SandboxError};
 use covers::{Covers, Kind};
-use running::{Other, Running};
+use parking_lot::Mutex;
+use running::Running;
 use tokio::sync::mpsc;
 
 use super::super::{
     exec::{AtGate, call, shell::CHANGED},
-    fs::{Found, Guard, Guarded, Identity, Root},
+    fs::{Found, Guard, Guarded, Identity, Made, Notice, Root, Searching},
 };
 
 /// Time in which a command must begin beside commands that move folders, and the tries that it has in any
 /// case.
-const TIME_MAX: Duration = Duration::from_secs(3);
+const TIME_MAX: Duration = if cfg!(test) {
+    Duration::from_millis(300)
+} else {
+    Duration::from_secs(3)
+};
 const TRIES_MIN: u32 = 3;
 
 /// Pause before the mounts of a command are read again that moved a folder meanwhile.
@@ -62,9 +67,20 @@ const MOVES: &str = "another command keeps moving folders of the workspace, so t
 pub(super) struct Beginning {
     guard: Arc<Guard>,
     running: Running,
+    elsewhere: Mutex<Elsewhere>,
     /// Where the command sees the workspace.
     place: PathBuf,
     until: Instant,
+}
+
+/// Commands of other guards, in this process and in others.
+#[derive(Debug, Default)]
+struct Elsewhere {
+    /// Since the search of this command began.
+    watch: Option<Searching>,
+    has_ended: bool,
+    /// What they know of this command.
+    notice: Option<Notice>,
 }
 
 /// How a try ended.
@@ -87,6 +103,7 @@ impl Beginning {
         Arc::new(Self {
             guard: guard.clone(),
             running: Running::new(guard.root().identity()),
+            elsewhere: Mutex::default(),
             place: place.to_owned(),
             until: Instant::now() + TIME_MAX,
         })
@@ -95,10 +112,20 @@ impl Beginning {
     /// Searches the workspace. What is kept from commands that run is found as well, wherever it lies. Blocks.
     pub(super) fn search(&self) -> Result<Guarded, SandboxError> {
         self.running.search_begins();
+        let watch = self.guard.watch();
+        *self.elsewhere.lock() = Elsewhere {
+            watch,
+            ..Elsewhere::default()
+        };
+        #[cfg(test)]
+        tests::between(self.guard.root(), tests::Point::Asked);
         Ok(self.guard.search_beside(|root, found| {
             for other in self.others() {
                 // Where it moves folders now, the comparison at the gate decides.
-                for covered in other.covers(root).into_iter().flat_map(Covers::into_values) {
+                for covered in covers_of(&other, root)
+                    .into_iter()
+                    .flat_map(Covers::into_values)
+                {
                     found.add(root, covered.path, covered.kind.into());
                 }
             }
@@ -110,9 +137,11 @@ impl Beginning {
         &self,
         found: &Found,
     ) -> (Option<mpsc::Sender<AtGate>>, Option<mpsc::Receiver<AtGate>>) {
-        let is_alone =
-            found.covers() == 0 && self.others().is_empty() && !self.running.is_disturbed();
+        #[cfg(test)]
+        tests::between(self.guard.root(), tests::Point::Searched);
+        let is_alone = found.covers() == 0 && self.others().is_empty() && !self.is_disturbed();
         if is_alone {
+            self.elsewhere.lock().watch = None;
             return (None, None);
         }
         let (report, gate) = mpsc::channel(1);
@@ -138,6 +167,7 @@ impl Beginning {
         let this = self.clone();
         let verdict = call::blocking(move || {
             let verdict = this.compare(&at_gate, &found);
+            this.elsewhere.lock().watch = None;
             if matches!(verdict, Verdict::Begin) {
                 at_gate.open();
             } else {
@@ -148,8 +178,9 @@ impl Beginning {
         })
         .await;
         let result = run.await;
-        // The processes of the command are gone.
+        // The processes of the command are gone, and others may begin that wait for its end.
         self.running.end();
+        self.elsewhere.lock().notice = None;
         match verdict {
             Ok(Verdict::Begin) => Tried::Ended(result),
             Ok(Verdict::Again) => match result {
@@ -195,26 +226,48 @@ impl Beginning {
         }
     }
 
-    fn others(&self) -> Vec<Other> {
-        self.running.others()
+    /// The commands of the workspace whose mounts are made.
+    fn others(&self) -> Vec<Made> {
+        let mut others = self.running.others();
+        let elsewhere = &mut *self.elsewhere.lock();
+        if let Some(watch) = &mut elsewhere.watch {
+            let (made, has_ended) = self.guard.made_elsewhere(watch);
+            others.extend(made);
+            elsewhere.has_ended |= has_ended;
+        }
+        others
+    }
+
+    /// Whether a command of the workspace has ended since the search.
+    fn is_disturbed(&self) -> bool {
+        self.others();
+        self.elsewhere.lock().has_ended || self.running.is_disturbed()
+    }
+
+    fn take_disturbed(&self) -> bool {
+        let has_ended = std::mem::take(&mut self.elsewhere.lock().has_ended);
+        self.running.take_disturbed() || has_ended
     }
 
     /// Compares the mounts of this command with what was found and with those of the commands that run.
     fn compare(&self, at_gate: &AtGate, found: &Found) -> Verdict {
         let root = self.guard.root();
-        let own = Other {
+        #[cfg(test)]
+        tests::between(root, tests::Point::Made);
+        let own = Made {
             pid: at_gate.pid,
             place: self.place.clone(),
         };
         self.running.set(Some(own.clone()));
-        let Some(own) = self.settled(|| own.covers(root)) else {
+        self.elsewhere.lock().notice = self.guard.leave_made(own.clone());
+        let Some(own) = self.settled(|| covers_of(&own, root)) else {
             return Verdict::Again;
         };
         if !has_all(&own, found) {
             return Verdict::Again;
         }
         loop {
-            if self.running.take_disturbed() {
+            if self.take_disturbed() {
                 match self.guard.find() {
                     Ok(found) if has_all(&own, &found) => {}
                     Ok(_) => return Verdict::Again,
@@ -223,7 +276,7 @@ impl Beginning {
             }
             let theirs = self.settled(|| {
                 let others = self.others();
-                let theirs = others.iter().map(|other| other.covers(root));
+                let theirs = others.iter().map(|other| covers_of(other, root));
                 theirs.collect::<Option<Vec<Covers>>>()
             });
             let Some(theirs) = theirs else {
@@ -232,7 +285,7 @@ impl Beginning {
             if !theirs.iter().all(|theirs| keeps(&own, theirs)) {
                 return Verdict::Again;
             }
-            if !self.running.is_disturbed() {
+            if !self.is_disturbed() {
                 return Verdict::Begin;
             }
         }
@@ -289,10 +342,8 @@ fn keeps(own: &Covers, theirs: &Covers) -> bool {
     })
 }
 
-impl Other {
-    fn covers(&self, root: &Root) -> Option<Covers> {
-        covers::of(self.pid, &self.place, root)
-    }
+fn covers_of(made: &Made, root: &Root) -> Option<Covers> {
+    covers::of(made.pid, &made.place, root)
 }
 
 /// A file by the folder that it lies in, and its name.

@@ -1,25 +1,16 @@
 //! The commands of this process that run or are about to begin, by workspace.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use crate::sandbox::fs::Identity;
-
-/// A command whose mounts are made.
-#[derive(Debug, Clone)]
-pub(super) struct Other {
-    /// A process in its namespace.
-    pub(super) pid: i32,
-    /// Where it sees the workspace.
-    pub(super) place: PathBuf,
-}
+use crate::sandbox::fs::{Identity, Made};
 
 #[derive(Debug)]
 struct Entry {
     root: Option<Identity>,
     /// `None` before its mounts are made.
-    made: Option<Other>,
+    made: Option<Made>,
     /// Whether another command of the workspace ended since the search began.
     is_disturbed: bool,
 }
@@ -66,12 +57,12 @@ impl Running {
     }
 
     /// Lists the command with its mounts, or without them again if it does not begin.
-    pub(super) fn set(&self, made: Option<Other>) {
+    pub(super) fn set(&self, made: Option<Made>) {
         self.with(|entry| entry.made = made);
     }
 
     /// The other commands of the workspace whose mounts are made.
-    pub(super) fn others(&self) -> Vec<Other> {
+    pub(super) fn others(&self) -> Vec<Made> {
         let all = ALL.lock();
         let others = all.1.iter().filter(|(id, entry)| {
             **id != self.id && entry.root.is_some() && entry.root == self.root
