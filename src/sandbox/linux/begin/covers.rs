@@ -149,7 +149,7 @@ fn look(inside: &OwnedFd, root: &Root, path: &Path) -> Option<(Entry, Kind)> {
     Some(((folder, name.to_owned()), kind))
 }
 
-fn open(folder: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+pub(super) fn open(folder: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() {
         Path::new(".")
     } else {

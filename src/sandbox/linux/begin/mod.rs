@@ -28,12 +28,13 @@
 //! (`landlock-closed`), which rename no folder above what is kept from them.
 
 mod covers;
+mod leftovers;
 mod running;
 
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use callboard_actors::ports::{ExecResult, SandboxError};
@@ -68,6 +69,8 @@ pub(super) struct Beginning {
     guard: Arc<Guard>,
     running: Running,
     elsewhere: Mutex<Elsewhere>,
+    /// When the search began.
+    since: Mutex<SystemTime>,
     /// Where the command sees the workspace.
     place: PathBuf,
     until: Instant,
@@ -104,6 +107,7 @@ impl Beginning {
             guard: guard.clone(),
             running: Running::new(guard.root().identity()),
             elsewhere: Mutex::default(),
+            since: Mutex::new(SystemTime::now()),
             place: place.to_owned(),
             until: Instant::now() + TIME_MAX,
         })
@@ -111,6 +115,7 @@ impl Beginning {
 
     /// Searches the workspace. What is kept from commands that run is found as well, wherever it lies. Blocks.
     pub(super) fn search(&self) -> Result<Guarded, SandboxError> {
+        *self.since.lock() = SystemTime::now();
         self.running.search_begins();
         let watch = self.guard.watch();
         *self.elsewhere.lock() = Elsewhere {
@@ -153,6 +158,26 @@ impl Beginning {
         self: &Arc<Self>,
         gate: Option<mpsc::Receiver<AtGate>>,
         found: Found,
+        run: impl Future<Output = Result<ExecResult, SandboxError>>,
+    ) -> Tried {
+        let found = Arc::new(found);
+        let tried = self.try_once(gate, found.clone(), run).await;
+        if matches!(tried, Tried::Missed(_)) {
+            let this = self.clone();
+            let cleared = call::blocking(move || {
+                leftovers::clear(this.guard.root(), &found, *this.since.lock());
+                Ok(())
+            });
+            // What is left is an empty file.
+            let _ = cleared.await;
+        }
+        tried
+    }
+
+    async fn try_once(
+        self: &Arc<Self>,
+        gate: Option<mpsc::Receiver<AtGate>>,
+        found: Arc<Found>,
         run: impl Future<Output = Result<ExecResult, SandboxError>>,
     ) -> Tried {
         let Some(mut gate) = gate else {
