@@ -473,10 +473,19 @@ impl Inner {
                     .watchdog
                     .as_ref()
                     .and_then(|helper| this.spawner.watchdog().register(helper, &guarded));
-                Ok((folder, guarded, covers, quota_check, registration, exec))
+                let gate = begins.gate(&covers);
+                Ok((
+                    folder,
+                    guarded,
+                    covers,
+                    quota_check,
+                    registration,
+                    exec,
+                    gate,
+                ))
             });
-            let (folder, guarded, covers, quota_check, registration, exec) = searched.await?;
-            let (report, gate) = beginning.gate(&covers);
+            let (folder, guarded, covers, quota_check, registration, exec, (report, gate)) =
+                searched.await?;
             let launch = self.launch(&folder, exec, &covers, access, report)?;
             let run = quota_check.run(&self.spawner, launch, &cancel);
             let tried = beginning.run(gate, covers, run).await;

@@ -65,6 +65,8 @@ pub(in crate::sandbox) struct Made {
     pub(in crate::sandbox) pid: i32,
     /// Where it sees the workspace.
     pub(in crate::sandbox) place: PathBuf,
+    /// The namespace, as the kernel calls it.
+    pub(in crate::sandbox) mounts: PathBuf,
 }
 
 /// [`Made`], with the namespace in which its number counts.

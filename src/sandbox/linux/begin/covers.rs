@@ -21,7 +21,7 @@ use rustix::{
 
 use super::Entry;
 use crate::sandbox::{
-    fs::{Added, Identity, Root, identity},
+    fs::{Added, Identity, Made, Root, identity},
     linux::helper::Mounted,
 };
 
@@ -70,8 +70,21 @@ pub(super) type Covers = BTreeMap<Entry, Covered>;
 
 /// Reads the mounts of the command of a process, which sees the workspace at `place`. `None` if it moves
 /// folders meanwhile, or has just ended.
-pub(super) fn of(pid: i32, place: &Path, root: &Root) -> Option<Covers> {
-    let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+pub(super) fn of(made: &Made, root: &Root) -> Option<Covers> {
+    let Made { pid, place, mounts } = made;
+    // Its number may be that of another process by now.
+    let is_same = || namespace(*pid).as_ref() == Some(mounts);
+    let covers = read(*pid, place, root).filter(|_| is_same())?;
+    Some(covers)
+}
+
+/// The mount namespace of a process.
+pub(super) fn namespace(pid: i32) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
+}
+
+fn read(pid: i32, place: &Path, root: &Root) -> Option<Covers> {
+    let mounts = Mounted::of(&pid.to_string()).ok()?;
     let inside = place.strip_prefix("/").ok()?;
     let inside = Path::new(&format!("/proc/{pid}/root")).join(inside);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -87,8 +100,7 @@ pub(super) fn of(pid: i32, place: &Path, root: &Root) -> Option<Covers> {
 }
 
 /// Paths below `place` on which a mount can be seen. One that another mount lies over cannot.
-fn visible(mounts: &str, place: &Path) -> BTreeSet<PathBuf> {
-    let mounts: Vec<Mounted> = mounts.lines().filter_map(Mounted::parse).collect();
+fn visible(mounts: &[Mounted], place: &Path) -> BTreeSet<PathBuf> {
     let by_parent: HashSet<(u64, &Path)> = mounts
         .iter()
         .map(|mount| (mount.parent, &*mount.place))
@@ -99,7 +111,7 @@ fn visible(mounts: &str, place: &Path) -> BTreeSet<PathBuf> {
     };
     let mut hidden: HashMap<u64, bool> = HashMap::new();
     let mut places = BTreeSet::new();
-    for mount in &mounts {
+    for mount in mounts {
         let is_hidden = hidden.get(&mount.parent).copied().unwrap_or(false) || is_over(mount);
         hidden.insert(mount.id, is_hidden);
         if let Ok(path) = mount.place.strip_prefix(place)

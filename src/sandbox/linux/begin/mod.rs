@@ -45,7 +45,7 @@ use tokio::sync::mpsc;
 
 use super::super::{
     exec::{AtGate, call, shell::CHANGED},
-    fs::{Found, Guard, Guarded, Identity, Made, Notice, Root, Searching},
+    fs::{Found, Guard, Guarded, Identity, Made, Notice, Searching},
 };
 
 /// Time in which a command must begin beside commands that move folders, and the tries that it has in any
@@ -127,7 +127,7 @@ impl Beginning {
         Ok(self.guard.search_beside(|root, found| {
             for other in self.others() {
                 // Where it moves folders now, the comparison at the gate decides.
-                for covered in covers_of(&other, root)
+                for covered in covers::of(&other, root)
                     .into_iter()
                     .flat_map(Covers::into_values)
                 {
@@ -279,13 +279,17 @@ impl Beginning {
         let root = self.guard.root();
         #[cfg(test)]
         tests::between(root, tests::Point::Made);
+        let Some(mounts) = covers::namespace(at_gate.pid) else {
+            return Verdict::Again;
+        };
         let own = Made {
             pid: at_gate.pid,
             place: self.place.clone(),
+            mounts,
         };
         self.running.set(Some(own.clone()));
         self.elsewhere.lock().notice = self.guard.leave_made(own.clone());
-        let Some(own) = self.settled(|| covers_of(&own, root)) else {
+        let Some(own) = self.settled(|| covers::of(&own, root)) else {
             return Verdict::Again;
         };
         if !has_all(&own, found) {
@@ -301,7 +305,7 @@ impl Beginning {
             }
             let theirs = self.settled(|| {
                 let others = self.others();
-                let theirs = others.iter().map(|other| covers_of(other, root));
+                let theirs = others.iter().map(|other| covers::of(other, root));
                 theirs.collect::<Option<Vec<Covers>>>()
             });
             let Some(theirs) = theirs else {
@@ -365,10 +369,6 @@ fn keeps(own: &Covers, theirs: &Covers) -> bool {
                     && is_kept(key, above.kind.max(covered.kind))
             })
     })
-}
-
-fn covers_of(made: &Made, root: &Root) -> Option<Covers> {
-    covers::of(made.pid, &made.place, root)
 }
 
 /// A file by the folder that it lies in, and its name.

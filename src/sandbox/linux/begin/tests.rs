@@ -4,7 +4,7 @@ use callboard_actors::ports::{Exec, ExecLimits, Sandbox};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::sandbox::{PathRules, exec::Spawner, linux::Linux, toolchains::Toolchains};
+use crate::sandbox::{PathRules, exec::Spawner, fs::Root, linux::Linux, toolchains::Toolchains};
 
 /// Moments in the begin of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

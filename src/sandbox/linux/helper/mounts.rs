@@ -58,9 +58,9 @@ pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
             .map_err(|error| format!("the mount of a writable folder: {error}"))?;
         own.push(folder);
     }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|error| format!("the list of mounts: {}", error.kind()))?;
-    for Mounted { place, flags, .. } in mounts.lines().filter_map(Mounted::parse) {
+    let mounts =
+        Mounted::of("self").map_err(|error| format!("the list of mounts: {}", error.kind()))?;
+    for Mounted { place, flags, .. } in mounts {
         if flags.contains(MountFlags::RDONLY) || own.iter().any(|folder| place.starts_with(folder))
         {
             continue;
@@ -150,17 +150,28 @@ pub(in crate::sandbox) struct Mounted {
 }
 
 impl Mounted {
-    pub(in crate::sandbox) fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(' ');
-        let id = fields.next()?.parse().ok()?;
-        let parent = fields.next()?.parse().ok()?;
+    /// The mounts of a process's namespace.
+    pub(in crate::sandbox) fn of(process: &str) -> std::io::Result<Vec<Self>> {
+        let lines = std::fs::read(format!("/proc/{process}/mountinfo"))?;
+        Ok(lines
+            .split(|byte| *byte == b'\n')
+            .filter_map(Self::parse)
+            .collect())
+    }
+
+    /// Parses a line, in which a path may be no text.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (id, parent) = (number()?, number()?);
         let mut fields = fields.skip(2);
         let place = unescaped(fields.next()?);
-        let flags = fields.next()?.split(',').map(|option| match option {
-            "ro" => MountFlags::RDONLY,
-            "nosuid" => MountFlags::NOSUID,
-            "nodev" => MountFlags::NODEV,
-            "noexec" => MountFlags::NOEXEC,
+        let options = fields.next()?.split(|byte| *byte == b',');
+        let flags = options.map(|option| match option {
+            b"ro" => MountFlags::RDONLY,
+            b"nosuid" => MountFlags::NOSUID,
+            b"nodev" => MountFlags::NODEV,
+            b"noexec" => MountFlags::NOEXEC,
             _ => MountFlags::empty(),
         });
         Some(Self {
@@ -173,10 +184,10 @@ impl Mounted {
 }
 
 /// Decodes octal escapes: `\040` is a blank.
-fn unescaped(text: &str) -> PathBuf {
+fn unescaped(text: &[u8]) -> PathBuf {
     use std::{ffi::OsString, os::unix::ffi::OsStringExt};
     let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
         let code = after
             .get(..3)
@@ -406,8 +417,8 @@ mod tests {
 
     #[test]
     fn the_kernels_list_of_mounts_is_read() {
-        let line = r"45 43 0:21 / /mnt/a\040b\134c rw,nosuid,nodev,relatime shared:7 - ext4 /dev/vda ro,errors=continue";
-        let closed = "43 42 254:0 /x / ro,noexec - ext4 /dev/vda rw";
+        let line = br"45 43 0:21 / /mnt/a\040b\134c rw,nosuid,nodev,relatime shared:7 - ext4 /dev/vda ro,errors=continue";
+        let closed = b"43 42 254:0 /x / ro,noexec - ext4 /dev/vda rw";
 
         assert_eq!(
             Mounted::parse(line),
@@ -427,6 +438,6 @@ mod tests {
                 flags: MountFlags::RDONLY | MountFlags::NOEXEC
             })
         );
-        assert_eq!(Mounted::parse("43 42"), None);
+        assert_eq!(Mounted::parse(b"43 42"), None);
     }
 }
