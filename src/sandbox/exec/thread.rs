@@ -721,6 +721,7 @@ mod tests {
             disk: PathBuf::from("/"),
             nonce: "nonce".to_owned(),
             shown: Vec::new(),
+            gate: None,
             kind: Kind::Group("mark".to_owned()),
         })
     }

@@ -275,6 +275,12 @@ impl Root {
         })
     }
 
+    /// Device and inode number of the folder.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    pub(in crate::sandbox) fn identity(&self) -> Option<(u64, u64)> {
+        super::guard::identity_of_root(self)
+    }
+
     /// Real path of the folder. For the host; a model must not see it.
     pub fn real_path(&self) -> &Path {
         &self.real

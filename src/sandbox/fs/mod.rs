@@ -35,6 +35,9 @@ pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(super) use {
     disk::{Disk, Free, free},
-    guard::{Found, Guard, Guarded, Identity, Note, Orphaned, identity, names_of},
+    guard::{
+        Added, Found, Guard, Guarded, Identity, Made, Note, Notice, Orphaned, Searching, identity,
+        names_of,
+    },
     quota::Excess,
 };

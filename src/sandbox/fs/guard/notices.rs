@@ -23,7 +23,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -56,6 +56,25 @@ const AGE_MAX: Duration = Duration::from_hours(1);
 /// Endings of the names of notices.
 const SEARCH: &str = "search";
 const COMMAND: &str = "command";
+const MADE: &str = "made";
+
+/// A command whose mounts are made, in a notice.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(in crate::sandbox) struct Made {
+    /// A process in its mount namespace.
+    pub(in crate::sandbox) pid: i32,
+    /// Where it sees the workspace.
+    pub(in crate::sandbox) place: PathBuf,
+    /// The namespace, as the kernel calls it.
+    pub(in crate::sandbox) mounts: PathBuf,
+}
+
+/// [`Made`], with the namespace in which its number counts.
+#[derive(Serialize, Deserialize)]
+struct WrittenMade {
+    made: Made,
+    numbers: PathBuf,
+}
 
 /// What a command's guard knew before the command.
 #[derive(Debug)]
@@ -106,7 +125,7 @@ pub(super) struct Notices {
 
 /// A notice, locked until it is dropped.
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(in crate::sandbox) struct Notice {
     folder: Arc<OwnedFd>,
     name: OsString,
     file: File,
@@ -117,10 +136,12 @@ pub(super) struct Notice {
 
 /// The notice of a search.
 #[derive(Debug)]
-pub(super) struct Searching {
+pub(in crate::sandbox) struct Searching {
     _notice: Option<Notice>,
     /// Commands that had ended before the search began.
     ended: BTreeSet<OsString>,
+    /// Of these, the notices about their mounts.
+    ended_made: BTreeSet<OsString>,
     /// Whether a command of another guard was running.
     pub(super) has_others: bool,
 }
@@ -145,14 +166,18 @@ impl Notices {
     /// Begins a search.
     pub(super) fn search(&self) -> Searching {
         let notice = self.leave(SEARCH, b"");
-        let (ended, running): (Vec<OsString>, Vec<OsString>) = self
-            .names(COMMAND)
-            .partition(|name| !is_locked(&self.folder, name));
+        let split = |ending| -> (Vec<OsString>, Vec<OsString>) {
+            self.names(ending)
+                .partition(|name| !is_locked(&self.folder, name))
+        };
+        let (ended_made, _) = split(MADE);
+        let (ended, running) = split(COMMAND);
         // Before the names of searches are read: these commands ended before any later search began.
-        self.clear(&ended);
+        self.clear(ended.iter().chain(&ended_made));
         Searching {
             _notice: notice,
             ended: ended.into_iter().collect(),
+            ended_made: ended_made.into_iter().collect(),
             has_others: !running.is_empty(),
         }
     }
@@ -172,6 +197,43 @@ impl Notices {
                 }),
             })
             .collect()
+    }
+
+    /// The commands of other guards whose mounts are made, and whether one of them has ended since a search
+    /// began or since this was last asked for it.
+    pub(super) fn made(&self, searching: &mut Searching) -> (Vec<Made>, bool) {
+        let mut has_ended = false;
+        let mut running = Vec::new();
+        for name in self.names(MADE) {
+            if searching.ended_made.contains(&name) {
+                continue;
+            }
+            if is_locked(&self.folder, &name) {
+                running.extend(self.read_made(&name));
+            } else {
+                searching.ended_made.insert(name);
+                has_ended = true;
+            }
+        }
+        (running, has_ended)
+    }
+
+    /// `None` also for a command in a container with other process numbers.
+    fn read_made(&self, name: &OsStr) -> Option<Made> {
+        let mut text = Vec::new();
+        let file = open(&self.folder, name)?;
+        file.take(BYTES_MAX).read_to_end(&mut text).ok()?;
+        let written: WrittenMade = serde_json::from_slice(&text).ok()?;
+        (written.numbers == numbers()?).then_some(written.made)
+    }
+
+    /// Leaves the notice of a command whose mounts are made.
+    pub(super) fn leave_made(&self, made: Made) -> Option<Notice> {
+        let numbers = numbers()?;
+        let written = WrittenMade { made, numbers };
+        let mut notice = self.leave(MADE, &serde_json::to_vec(&written).ok()?)?;
+        notice.of_command = Some((self.root.clone(), self.own.clone()));
+        Some(notice)
     }
 
     /// Leaves the notice of a command that is about to begin.
@@ -236,7 +298,7 @@ impl Notices {
 
     /// Removes notices of commands that have ended, and those whose process is gone. Nothing is removed
     /// that a search in progress may need.
-    fn clear(&self, ended: &[OsString]) {
+    fn clear<'a>(&self, ended: impl Iterator<Item = &'a OsString>) {
         let mut is_searched = false;
         for name in self.names(SEARCH) {
             if is_locked(&self.folder, &name) {
@@ -246,7 +308,7 @@ impl Notices {
             }
         }
         if !is_searched {
-            ended.iter().for_each(|name| remove(&self.folder, name));
+            ended.for_each(|name| remove(&self.folder, name));
         }
         let is_old = |file: &File| {
             let changed = file.metadata().and_then(|metadata| metadata.modified());
@@ -320,6 +382,11 @@ fn is_locked(folder: &OwnedFd, name: &OsStr) -> bool {
             Err(Errno::WOULDBLOCK)
         )
     })
+}
+
+/// The namespace of this process's numbers.
+fn numbers() -> Option<PathBuf> {
+    std::fs::read_link("/proc/self/ns/pid").ok()
 }
 
 fn remove(folder: &OwnedFd, name: &OsStr) {

@@ -57,7 +57,7 @@ const FOLDERS_AFTER_MAX: usize = 4 * FOLDERS_MAX;
 
 /// Mounts that cover the result of a search: bubblewrap's setup time grows with the square of their
 /// number.
-const COVERS_MAX: usize = 1000;
+pub(super) const COVERS_MAX: usize = 1000;
 
 /// Bytes read of a list of rebase steps or of a configuration. A longer list counts as one that
 /// runs commands.
@@ -216,7 +216,6 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
     if searched.found.covers() > COVERS_MAX {
         return Err(Unguarded::Covers);
     }
-    searched.found.hold_above();
     Ok(searched)
 }
 
