@@ -287,7 +287,7 @@ mod tests {
     fn no_parser_breaks_on_mutated_input() {
         let seed = seed("fuzzing");
         let mut random = SplitMix(seed);
-        let rounds = callboard_actors::testing::TestSize::pick(1_500, 1_500, 200_000);
+        let rounds = callboard_actors::testing::TestSize::pick(500, 1_500, 200_000);
         for target in TARGETS {
             for sample in target.samples {
                 (target.run)(sample.as_bytes());

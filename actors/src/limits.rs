@@ -119,6 +119,10 @@ pub(crate) const BUDGET_OUTPUT_TOKENS: u64 = 1024;
 /// beyond estimate and slack is not believed.
 pub(crate) const REQUEST_SLACK_TOKENS: u64 = 8192;
 
+/// Output tokens of one answer that are believed of a model whose window is not known, if no more were
+/// asked for.
+pub(crate) const UNKNOWN_OUTPUT_TOKENS: u64 = 131_072;
+
 /// How long results are still accepted after a cancel, before the work is aborted.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(2);
 

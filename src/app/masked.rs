@@ -111,7 +111,8 @@ impl Words {
                 match &mut block {
                     ContentBlock::Text(text) => text.text = mask(&text.text),
                     ContentBlock::Thinking(thinking) => {
-                        thinking.thinking = mask(&thinking.thinking)
+                        thinking.thinking = mask(&thinking.thinking);
+                        thinking.signature = thinking.signature.as_deref().map(mask);
                     }
                     ContentBlock::ToolUse(call) => {
                         if let Ok(text) = call.input.parse::<String>() {
@@ -120,18 +121,20 @@ impl Words {
                             call.input = RawJson::of(&mask(&text))
                                 .unwrap_or_else(|_| RawJson::empty_object());
                         }
-                        let input = mask(call.input.as_str());
-                        if input != call.input.as_str() {
-                            // Keys occur within JSON strings, so the masked arguments are still
-                            // JSON. If not, they become an empty object.
-                            call.input = RawJson::from_text(input)
-                                .unwrap_or_else(|_| RawJson::empty_object());
+                        call.id = mask(&call.id);
+                        call.name = mask(&call.name);
+                        if let Some(input) = masked_json(&call.input, mask) {
+                            call.input = input;
+                        }
+                    }
+                    ContentBlock::Other { raw, .. } => {
+                        if let Some(masked) = masked_json(raw, mask) {
+                            *raw = masked;
                         }
                     }
                     ContentBlock::ToolResult(_)
                     | ContentBlock::Image(_)
-                    | ContentBlock::Document(_)
-                    | ContentBlock::Other { .. } => {}
+                    | ContentBlock::Document(_) => {}
                 }
                 self.release(out);
                 out.push(ModelEvent::Block(block));
@@ -150,6 +153,22 @@ impl Words {
         push(self.thinking.finish(), ModelEvent::Thinking, out);
         push(self.text.finish(), ModelEvent::Text, out);
     }
+}
+
+/// JSON with its keys masked, if it has any: as it is written, and behind escapes such as `\\u0041`.
+fn masked_json(json: &RawJson, mask: impl Fn(&str) -> String) -> Option<RawJson> {
+    // Keys occur within JSON strings, so masked JSON is still JSON. If not, it becomes an empty object.
+    let masked = |text: &str| {
+        let masked = mask(text);
+        (masked != text)
+            .then(|| RawJson::from_text(masked).unwrap_or_else(|_| RawJson::empty_object()))
+    };
+    let plain = || {
+        let is_escaped = json.as_str().contains("\\u") || json.as_str().contains("\\/");
+        let value = is_escaped.then(|| json.parse::<serde_json::Value>().ok())??;
+        masked(&value.to_string())
+    };
+    masked(json.as_str()).or_else(plain)
 }
 
 fn push(text: String, event: fn(String) -> ModelEvent, out: &mut Vec<ModelEvent>) {
@@ -279,6 +298,33 @@ mod tests {
             _ => None,
         });
         assert_eq!(input, Some(json!({ "to": "[masked:1]" })));
+    }
+
+    #[tokio::test]
+    async fn no_part_of_a_call_shows_a_key() {
+        // As escapes that JSON does not need.
+        let escaped: String = OTHER
+            .encode_utf16()
+            .map(|unit| format!("\\u{unit:04x}"))
+            .collect();
+        let input = RawJson::from_text(format!(r#"{{"to":"{escaped}"}}"#)).unwrap();
+
+        let (events, _) = events(Reply::empty().and_tool_with_id(OTHER, OTHER, input)).await;
+
+        let call = events.iter().find_map(|event| match event {
+            ModelEvent::Block(ContentBlock::ToolUse(call)) => Some(call.clone()),
+            _ => None,
+        });
+        let call = call.unwrap();
+        assert_eq!((&*call.id, &*call.name), ("[masked:1]", "[masked:1]"));
+        assert_eq!(call.input.as_str(), r#"{"to":"[masked:1]"}"#);
+        let data = json!({ "type": "redacted_thinking", "data": OTHER });
+        let mask = |text: &str| Redactor::new([OTHER]).mask_exact(text);
+        let masked = masked_json(&RawJson::of(&data).unwrap(), mask).unwrap();
+        assert_eq!(
+            masked.parse::<serde_json::Value>().unwrap(),
+            json!({ "type": "redacted_thinking", "data": "[masked:1]" })
+        );
     }
 
     #[tokio::test]

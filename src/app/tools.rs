@@ -160,6 +160,8 @@ pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) ->
 struct SessionFiles {
     /// Only the user may write them.
     protected: Vec<PathBuf>,
+    /// Programs, which only the user may write either.
+    programs: Vec<PathBuf>,
     /// No tool may read them either.
     sensitive: Vec<PathBuf>,
 }
@@ -170,7 +172,9 @@ impl SessionFiles {
         let sensitive = self.sensitive.iter();
         let rules = sensitive.fold(rules, |rules, path| rules.and_sensitive(workspace, path));
         let protected = self.protected.iter();
-        protected.fold(rules, |rules, path| rules.and_protected(workspace, path))
+        let rules = protected.fold(rules, |rules, path| rules.and_protected(workspace, path));
+        let programs = self.programs.iter();
+        programs.fold(rules, |rules, path| rules.and_program(workspace, path))
     }
 }
 
@@ -196,7 +200,11 @@ fn named(config: &Config, skills: Option<&Path>) -> SessionFiles {
             .into_iter()
             .chain(config.read_files())
             .map(Path::to_owned)
-            .chain(config.mcp.iter().flat_map(McpServerConfig::programs))
+            .collect(),
+        programs: config
+            .mcp
+            .iter()
+            .flat_map(McpServerConfig::programs)
             .collect(),
     }
 }
@@ -209,12 +217,8 @@ fn named_by_flags(overrides: &Overrides) -> SessionFiles {
         .cloned()
         .map(|server| server.in_workspace(&overrides.workspace));
     SessionFiles {
-        protected: overrides
-            .mcp_file
-            .clone()
-            .into_iter()
-            .chain(servers.flat_map(|server| server.programs()))
-            .collect(),
+        protected: overrides.mcp_file.clone().into_iter().collect(),
+        programs: servers.flat_map(|server| server.programs()).collect(),
         sensitive: overrides
             .db
             .iter()

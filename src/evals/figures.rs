@@ -200,12 +200,12 @@ fn total(run: &RunInfo, tasks: &[TaskFigures], results: &[EvalResult]) -> Total 
         score: mean(&scores),
         score_interval: clustered(&scores, results.len()),
         at: at(&begun),
-        tokens: results.iter().map(|result| result.tokens.total).sum(),
+        tokens: added(results.iter().map(|result| result.tokens.total)),
         cost_usd: sum(results
             .iter()
             .filter_map(|result| result.cost_usd)
             .collect()),
-        judge_tokens: results.iter().map(|result| result.judge_tokens).sum(),
+        judge_tokens: added(results.iter().map(|result| result.judge_tokens)),
         judge_cost_usd: sum(results
             .iter()
             .filter_map(|result| result.judge_cost_usd)
@@ -214,6 +214,11 @@ fn total(run: &RunInfo, tasks: &[TaskFigures], results: &[EvalResult]) -> Total 
             .iter()
             .fold(0.0, |sum, result| sum + result.duration_ms as f64 / 1000.0),
     }
+}
+
+/// The sum of counts, which a damaged store may hold at any size.
+fn added(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 /// pass@k and pass^k for 1, 2, 4, … and for all trials that every task has.

@@ -232,7 +232,12 @@ fn folder(path: &Path, notes: &mut Vec<String>) -> Result<Task, TaskError> {
 /// Accepts a `Dockerfile` that only names an image, a folder and copies: it is not built here.
 fn dockerfile(path: &Path) -> Result<(), TaskError> {
     let file = path.join("environment/Dockerfile");
-    if file.symlink_metadata().is_err() {
+    // A link in place of the folder is refused when the folder is read.
+    let is_folder = path
+        .join("environment")
+        .symlink_metadata()
+        .is_ok_and(|status| status.is_dir());
+    if !is_folder || file.symlink_metadata().is_err() {
         return Ok(());
     }
     let shown = file.display().to_string();

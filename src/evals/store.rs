@@ -99,6 +99,7 @@ impl EvalStore {
             .map_err(|error| failed(crate::os_error::words(&error).to_string()))?;
         let mut connection = Connection::open(path).map_err(|error| failed(error.to_string()))?;
         connection.busy_timeout(BUSY)?;
+        crate::storage::harden(&connection)?;
         let id: i64 = connection
             .query_row("PRAGMA application_id", [], |row| row.get(0))
             .map_err(|_| EvalStoreError::Foreign { file: file.clone() })?;

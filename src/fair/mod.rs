@@ -8,5 +8,5 @@ mod places;
 pub(crate) use lines::{Lines, Owner, Refused, Waiting};
 #[cfg(any(feature = "http", feature = "tools"))]
 pub(crate) use places::FairPlaces;
-#[cfg(feature = "sandbox-linux")]
+#[cfg(any(feature = "sandbox-linux", feature = "web"))]
 pub(crate) use places::Place;

@@ -51,7 +51,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        read(request, app, app.config.bounds.body_bytes_max)
+        let bytes_max = app.config.bounds.body_bytes_max;
+        read(request, app, bytes_max, |parsed, _| parsed)
             .await
             .map(Self)
     }
@@ -61,10 +62,26 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Messages<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        read(request, app, PROMPT_BYTES_MAX + MESSAGE_SLACK_BYTES)
+        read_messages(request, app, |parsed, _| parsed)
             .await
             .map(Self)
     }
+}
+
+/// Reads and parses a body that carries messages. What `convert` makes of it is made where the body
+/// is parsed: of a large one, which it is told, on a blocking thread.
+pub(super) async fn read_messages<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
+    request: Request,
+    app: &App,
+    convert: impl FnOnce(T, bool) -> U + Send + 'static,
+) -> Result<U, Problem> {
+    read(
+        request,
+        app,
+        PROMPT_BYTES_MAX + MESSAGE_SLACK_BYTES,
+        convert,
+    )
+    .await
 }
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for AdminJson<T> {
@@ -81,9 +98,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for AdminJson<T> {
             None,
         )
         .await?;
-        parse((&app.parses, None), parts.headers, bytes, ())
-            .await
-            .map(Self)
+        let place = (&app.parses, None);
+        parse(place, parts.headers, bytes, |parsed, _| Self(parsed)).await
     }
 }
 
@@ -104,22 +120,33 @@ pub(super) async fn optional<T: DeserializeOwned + Default + Send + 'static>(
     if bytes.is_empty() {
         Ok(T::default())
     } else {
-        parse((&app.parses, None), parts.headers, bytes, ()).await
+        let place = (&app.parses, None);
+        parse(place, parts.headers, bytes, |parsed, _| parsed).await
     }
 }
 
 /// Reads and parses the body of a tenant's request. The caller is authenticated here as well, so no
 /// handler can buffer a body without charging it to a tenant.
-async fn read<T: DeserializeOwned + Send + 'static>(
+async fn read<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     request: Request,
     app: &App,
     bytes_max: usize,
-) -> Result<T, Problem> {
+    convert: impl FnOnce(T, bool) -> U + Send + 'static,
+) -> Result<U, Problem> {
     let (mut parts, body) = request.into_parts();
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
     let mut room = app.body_room(&tenant);
     let bytes = collect(&parts.headers, body, app, bytes_max, Some(&mut room)).await?;
-    parse((&app.parses, Some(tenant)), parts.headers, bytes, room).await
+    parse(
+        (&app.parses, Some(tenant)),
+        parts.headers,
+        bytes,
+        move |parsed, is_large| {
+            let _held = room;
+            convert(parsed, is_large)
+        },
+    )
+    .await
 }
 
 /// Reads a body within the bounds of time and size, and into `room` if it counts there.
@@ -207,26 +234,40 @@ async fn collect_from(
     }
 }
 
-/// Parses a body: a small one here, a large one on a blocking thread. A worker thread that parses
-/// for seconds serves no other tenant meanwhile.
-///
-/// A thread that has begun goes on when its client has left, so it holds the place and the room
-/// itself: otherwise clients that leave would have as many bodies parsed at a time as they send.
-async fn parse<T: DeserializeOwned + Send + 'static>(
-    (places, owner): (&Arc<FairPlaces>, Owner),
+/// Parses a body and converts what it says, in one place.
+async fn parse<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
+    place: (&Arc<FairPlaces>, Owner),
     headers: HeaderMap,
     bytes: Bytes,
-    room: impl Send + 'static,
+    convert: impl FnOnce(T, bool) -> U + Send + 'static,
+) -> Result<U, Problem> {
+    let is_large = bytes.len() > PARSED_IN_PLACE_MAX;
+    worked(place, is_large, move || {
+        parse_here(&headers, &bytes).map(|parsed| convert(parsed, is_large))
+    })
+    .await?
+}
+
+/// Works on a body, or on what was made of it: on a small one here, on a large one on a blocking
+/// thread. A worker thread that parses or converts for seconds serves no other tenant meanwhile.
+///
+/// A thread that has begun goes on when its client has left, so it holds the place and what `work`
+/// holds itself: otherwise clients that leave would have as many bodies parsed at a time as they
+/// send.
+pub(super) async fn worked<T: Send + 'static>(
+    (places, owner): (&Arc<FairPlaces>, Owner),
+    is_large: bool,
+    work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    if bytes.len() <= PARSED_IN_PLACE_MAX {
-        return parse_here(&headers, &bytes);
+    if !is_large {
+        return Ok(work());
     }
     let place = places.acquire(owner).await.map_err(too_busy)?;
-    let parsing = tokio::task::spawn_blocking(move || {
-        let _held = (room, place);
-        parse_here(&headers, &bytes)
+    let working = tokio::task::spawn_blocking(move || {
+        let _held = place;
+        work()
     });
-    parsing.await.unwrap_or_else(|_| Err(Problem::internal()))
+    working.await.map_err(|_| Problem::internal())
 }
 
 fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Problem> {
@@ -329,7 +370,7 @@ fn pointer(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Barrier;
+    use std::{sync::Barrier, thread::ThreadId};
 
     use axum::http::HeaderValue;
     use serde::Deserialize;
@@ -375,60 +416,57 @@ mod tests {
         assert_eq!(problem("application/json", r#"{}"#), wrong(""));
     }
 
-    #[tokio::test]
-    async fn a_large_body_is_not_parsed_on_a_worker_thread() {
-        let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
-        let json = || {
-            HeaderMap::from_iter([(
-                header::CONTENT_TYPE,
-                HeaderValue::from_static("application/json"),
-            )])
-        };
-        let is_done_at_once = async |length: usize| {
-            let body = format!(r#"{{"list":[],"other":"{}"}}"#, "x".repeat(length));
-            let parsing = std::pin::pin!(parse::<serde_json::Value>(
-                (&places, None),
-                json(),
-                body.into(),
-                ()
-            ));
-            let first = futures_util::poll!(parsing);
-            first.is_ready()
-        };
+    /// The thread on which a value was parsed.
+    struct ParsedOn(ThreadId);
 
-        assert!(is_done_at_once(1000).await);
-        assert!(!is_done_at_once(PARSED_IN_PLACE_MAX).await);
-    }
-
-    /// Where a parse of [`Slow`] waits for the test.
-    static GATE: Barrier = Barrier::new(2);
-
-    #[derive(Debug)]
-    struct Slow;
-
-    impl<'de> Deserialize<'de> for Slow {
+    impl<'de> Deserialize<'de> for ParsedOn {
         fn deserialize<D: serde::Deserializer<'de>>(text: D) -> Result<Self, D::Error> {
-            GATE.wait();
-            serde::de::IgnoredAny::deserialize(text).map(|_| Self)
+            let thread = std::thread::current().id();
+            serde::de::IgnoredAny::deserialize(text).map(|_| Self(thread))
         }
     }
+
+    /// Parses a body with a text of this length. Returns whether it is large, and the threads on
+    /// which it was parsed and converted.
+    async fn parsed(length: usize) -> (bool, ThreadId, ThreadId) {
+        let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
+        let body = format!(r#"{{"text":"{}"}}"#, "x".repeat(length));
+        let json = HeaderValue::from_static("application/json");
+        let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
+        let convert = |value: ParsedOn, is_large| (is_large, value.0, std::thread::current().id());
+        let parsing = parse((&places, None), headers, body.into(), convert);
+        parsing.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_large_body_is_not_parsed_on_a_worker_thread() {
+        let worker = std::thread::current().id();
+
+        assert_eq!(parsed(1000).await.1, worker);
+        assert_ne!(parsed(PARSED_IN_PLACE_MAX).await.1, worker);
+    }
+
+    #[tokio::test]
+    async fn a_large_history_is_converted_where_its_body_is_parsed() {
+        let (is_large, parsed_on, converted_on) = parsed(PARSED_IN_PLACE_MAX).await;
+        assert_eq!((is_large, parsed_on), (true, converted_on));
+
+        assert!(!parsed(1000).await.0);
+    }
+
+    /// Where the work on a body waits for the test.
+    static GATE: Barrier = Barrier::new(2);
 
     #[tokio::test]
     async fn a_client_that_leaves_while_its_body_is_parsed_keeps_its_place_and_its_bytes() {
         let places = FairPlaces::new(1, crate::fair::Waiting { all: 8, tenant: 8 });
         let room = Arc::new(());
-        let body = format!("\"{}\"", "x".repeat(PARSED_IN_PLACE_MAX));
-        let headers = HeaderMap::from_iter([(
-            header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        )]);
+        let held = room.clone();
 
-        let mut parsing = Box::pin(parse::<Slow>(
-            (&places, None),
-            headers,
-            body.into(),
-            room.clone(),
-        ));
+        let mut parsing = Box::pin(worked((&places, None), true, move || {
+            let _held = held;
+            GATE.wait();
+        }));
         assert!(futures_util::poll!(&mut parsing).is_pending());
         drop(parsing);
 

@@ -126,6 +126,7 @@ impl Local {
             output_bytes_max: exec.output_bytes_max,
             errors_bytes_max: exec.errors_bytes_max,
             progress: exec.progress,
+            gate: None,
             kind: Kind::Group(nonce.clone()),
             limits,
             disk: root.to_owned(),

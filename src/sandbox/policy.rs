@@ -103,6 +103,45 @@ pub struct PathRules {
     /// begins in the root. Unread without a home folder.
     #[serde(default, with = "raw_paths")]
     pub git_config: Vec<PathBuf>,
+    /// Folders of scripts that the user's Python runs outside of the sandbox, relative to the root.
+    /// Python searches there first: a file that takes the place of one of Python's own modules
+    /// (`json.py`) must not be written.
+    #[serde(default, with = "raw_paths")]
+    pub python_folders: Vec<PathBuf>,
+}
+
+/// Whether Python may run a file, given by its place without links: by its ending, or by its first line.
+/// A file without either is one if it is no program of the machine.
+#[cfg(any(test, feature = "cli"))]
+fn is_python_script(file: &Path) -> bool {
+    use std::io::Read as _;
+    let mut beginning = Vec::new();
+    if !file.is_file() {
+        return false;
+    }
+    let read = std::fs::File::open(file)
+        .and_then(|file| file.take(FIRST_LINE_MAX).read_to_end(&mut beginning));
+    read.is_err() || names_python(file, &beginning)
+}
+
+/// As much of a first line as Linux reads.
+pub(super) const FIRST_LINE_MAX: u64 = 256;
+
+/// Whether a file with this name and beginning may be a script of Python.
+pub(super) fn names_python(file: &Path, beginning: &[u8]) -> bool {
+    match beginning.strip_prefix(b"#!") {
+        _ if file
+            .extension()
+            .is_some_and(|ending| ending == "py" || ending == "pyw") =>
+        {
+            true
+        }
+        Some(line) => {
+            let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
+            String::from_utf8_lossy(line).contains("py")
+        }
+        None => file.extension().is_none() && !beginning.starts_with(b"\x7fELF"),
+    }
 }
 
 /// Paths as their bytes: a path that is no UTF-8 has no other form, and rules that hold one must reach
@@ -162,6 +201,23 @@ impl PathRules {
             }
         }
         self
+    }
+
+    /// Adds a program that the user runs outside of the sandbox, and the links that lead to it. Of a
+    /// script of Python, the folder counts too ([`Self::python_folders`]). What does not lie in `root`
+    /// is ignored.
+    #[cfg(any(test, feature = "cli"))]
+    #[must_use]
+    pub(crate) fn and_program(mut self, root: &Path, path: &Path) -> Self {
+        let script = std::fs::canonicalize(path).ok();
+        let folder = script
+            .filter(|script| is_python_script(script))
+            .as_deref()
+            .and_then(Path::parent)
+            .and_then(|folder| folder.strip_prefix(real_or_nearest(root)).ok())
+            .map(Path::to_owned);
+        self.python_folders.extend(folder);
+        self.and_protected(root, path)
     }
 
     /// Adds a file or folder that must not be read or written, and the links that lead to it. What
@@ -543,7 +599,8 @@ mod tests {
             protected_folders: vec![odd.clone()],
             sensitive_paths: vec![odd.clone()],
             home: Some(odd.clone()),
-            git_config: vec![odd],
+            git_config: vec![odd.clone()],
+            python_folders: vec![odd],
             ..PathRules::default()
         };
 
@@ -863,6 +920,10 @@ mod tests {
             ".config",
             ".config/gh",
             ".config/gcloud/x",
+            ".config/op",
+            ".config/rclone",
+            ".password-store/x",
+            ".local/share/keyrings",
         ] {
             let refused = refused_workspace(&made(path)).unwrap();
             assert!(

@@ -20,6 +20,8 @@ pub use postgres::{
     DatabaseHost, DatabaseInfo, HeadTable, Orphan, Postgres, PostgresArtifacts, PostgresControl,
     PostgresNotes, PostgresOptions, ServingLease, TenantChange, TenantChanges,
 };
+#[cfg(feature = "evals")]
+pub(crate) use sqlite::harden;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
     Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats, Verified,

@@ -456,12 +456,10 @@ mod tests {
             context: None,
         };
 
-        // Compiling the first would fail, and the second takes a second.
-        for pattern in ["(", r"\w{90}"] {
-            assert_eq!(tool.check(&args(pattern)), Ok(()));
-            let call = std::pin::pin!(tool.call(args(pattern), context()));
-            assert!(futures_util::poll!(call).is_pending(), "on another thread");
-        }
+        assert_eq!(tool.check(&args("(")), Ok(()), "it is not compiled here");
+        // Compiling it takes a second.
+        let call = std::pin::pin!(tool.call(args(r"\w{90}"), context()));
+        assert!(futures_util::poll!(call).is_pending(), "on another thread");
     }
 
     #[tokio::test]

@@ -1,14 +1,18 @@
 //! Host names are resolved once, and every address is checked before a connection is made. The
 //! checked address is the one connected to, so a name that changes its answer (DNS rebinding) gains
 //! nothing.
+//!
+//! The operating system resolves a name on a blocking thread, and nothing cancels that. The threads
+//! are those of all files and large bodies too, so few look-ups run at a time, each tenant's in its
+//! turn.
 
 use std::{
     fmt, io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    sync::{Arc, LazyLock},
 };
 
-use callboard_actors::ports::BoxFuture;
+use callboard_actors::{ids::TenantId, ports::BoxFuture};
 use reqwest::{
     ClientBuilder,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -16,10 +20,55 @@ use reqwest::{
 };
 
 use super::policy::{Denied, REDIRECTS_MAX, UrlPolicy};
-use crate::tls::late_client_builder;
+use crate::{
+    fair::{FairPlaces, Owner, Waiting},
+    tls::late_client_builder,
+};
 
 /// Most addresses of one name; a name with more is refused.
 const ADDRESSES_MAX: usize = 256;
+
+/// Look-ups of the operating system at a time, of all tenants together.
+const LOOK_UPS_MAX: usize = 32;
+
+static LOOK_UPS: LazyLock<Arc<FairPlaces>> = LazyLock::new(|| {
+    let waiting = Waiting {
+        all: 16 * 1024,
+        tenant: 4 * 1024,
+    };
+    FairPlaces::new(LOOK_UPS_MAX, waiting)
+});
+
+tokio::task_local! {
+    /// For whom names are resolved.
+    static TENANT: TenantId;
+}
+
+/// Runs `work`; the names that it resolves count as this tenant's.
+pub(crate) async fn for_tenant<T>(tenant: TenantId, work: impl Future<Output = T>) -> T {
+    TENANT.scope(tenant, work).await
+}
+
+/// For whom the running task resolves names.
+pub(crate) fn owner() -> Owner {
+    TENANT.try_with(TenantId::clone).ok()
+}
+
+/// Asks on a blocking thread, once there is a place. A question whose caller is gone holds its place
+/// until it is answered.
+async fn look_up<T: Send + 'static>(
+    places: &Arc<FairPlaces>,
+    owner: Owner,
+    ask: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let place = places.acquire(owner).await;
+    let place = place.map_err(|_| io::Error::from(io::ErrorKind::ResourceBusy))?;
+    let asking = tokio::task::spawn_blocking(move || {
+        let _held = place;
+        ask()
+    });
+    asking.await.unwrap_or_else(|error| Err(error.into()))
+}
 
 /// Resolves host names.
 pub trait Resolver: Send + Sync + 'static {
@@ -30,17 +79,19 @@ pub trait Resolver: Send + Sync + 'static {
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
 
-/// Resolves with the operating system.
+/// Resolves with the operating system: at most 32 names at a time, of the tenants in turn.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemResolver;
 
 impl Resolver for SystemResolver {
     fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
-            Ok(tokio::net::lookup_host((host, 0))
-                .await?
-                .map(|address| address.ip())
-                .collect())
+            let host = host.to_owned();
+            let ask = move || {
+                let addresses = (host.as_str(), 0).to_socket_addrs()?;
+                Ok(addresses.map(|address| address.ip()).collect())
+            };
+            look_up(&LOOK_UPS, owner(), ask).await
         })
     }
 }
@@ -124,4 +175,48 @@ pub fn guarded(policy: Arc<UrlPolicy>, resolver: Arc<dyn Resolver>) -> ClientBui
         .retry(reqwest::retry::never())
         .pool_max_idle_per_host(0)
         .tcp_nodelay(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn names_of_one_tenant_that_nobody_answers_keep_no_other_tenants_name_waiting() {
+        let waiting = Waiting {
+            all: 64,
+            tenant: 64,
+        };
+        let places = FairPlaces::new(4, waiting);
+        let slow = || Some("slow".parse().unwrap());
+        let (begun, begins) = mpsc::channel();
+        let (answer, answers) = mpsc::channel::<()>();
+        let answers = Arc::new(parking_lot::Mutex::new(answers));
+        let mut hanging = Vec::new();
+        for _ in 0..8 {
+            let (begun, answers) = (begun.clone(), answers.clone());
+            let mut asking = Box::pin(look_up(&places, slow(), move || {
+                begun.send(()).unwrap();
+                let _ = answers.lock().recv();
+                Ok(())
+            }));
+            assert!(poll!(&mut asking).is_pending());
+            hanging.push(asking);
+        }
+        // Their callers leave; the system goes on.
+        drop(hanging);
+        drop(begun);
+
+        let other = Some("other".parse().unwrap());
+        assert_eq!(look_up(&places, other, || Ok(7)).await.unwrap(), 7);
+        assert_eq!(places.free(), 2, "two are held until they are answered");
+        drop(answer);
+        assert!(look_up(&places, slow(), || Ok(())).await.is_ok());
+        let ran = tokio::task::spawn_blocking(move || begins.iter().count());
+        assert_eq!(ran.await.unwrap(), 2);
+    }
 }

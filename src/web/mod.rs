@@ -12,6 +12,7 @@
 //! - at most ten redirects, never from https to http, none with a key or a body
 //! - a body ends at the cap, counted after decompression; memory is at most twice the cap
 //! - a total and an idle timeout; cancelling closes the connection
+//! - names that wait for a slow DNS server keep no other tenant's work waiting (`dns`)
 //!
 //! gzip is requested and decompressed here, with the cap on its output; other encodings are
 //! refused. reqwest's own decompression stays off, because enabling the feature would affect the
@@ -26,6 +27,9 @@ mod client;
 
 pub use address::AddressClass;
 pub use client::{WebAnswer, WebBody, WebClient, WebClientBuilder, WebRequest};
+pub(crate) use dns::for_tenant;
+#[cfg(test)]
+pub(crate) use dns::owner;
 pub use dns::{GuardedDns, Resolver, SystemResolver, guard_redirects, guarded};
 pub use error::WebError;
 pub use policy::{Denied, NoSuchEntry, REDIRECTS_MAX, URL_BYTES_MAX, UrlPolicy};

@@ -233,7 +233,7 @@ fn child_that_churns() {
         return;
     }
     let rate = 300;
-    let length = Duration::from_secs(20);
+    let length = Duration::from_secs(TestSize::pick(12, 20, 20));
     let churned = reference::phases::runtime().block_on(async {
         let host = made_and_deleted::host().await;
         made_and_deleted::run(&host, rate, length, |_, _| {}).await

@@ -10,6 +10,7 @@ use callboard::{
     Host,
     evals::{EvalOptions, EvalRunner, EvalStore, RunEnd, Solver, data_set, figures},
 };
+use callboard_actors::testing::TestSize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -75,14 +76,31 @@ fn arguments<'a>(url: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn the_known_good_solver_passes_all_13_tasks_and_doing_nothing_or_editing_tests_passes_none() {
     let home = Home::new();
+    let well_formed = home.run(&["eval", "check", TASKS]).well();
+    // A usual run solves every third task, the gate each one.
+    let step = TestSize::pick(3, 1, 1);
+    let mut tasks: Vec<_> = std::fs::read_dir(TASKS).unwrap().flatten().collect();
+    tasks.sort_by_key(std::fs::DirEntry::file_name);
+    let chosen = home.work().join("chosen");
+    std::fs::create_dir(&chosen).unwrap();
+    let mut count = 0;
+    for task in tasks.iter().step_by(step) {
+        let mut copy = std::process::Command::new("cp");
+        let copied = copy.arg("-R").arg(task.path()).arg(&chosen).status();
+        assert!(copied.unwrap().success());
+        count += 1;
+    }
 
     let checked = home
-        .run(&["eval", "check", TASKS, "--solve", "--jobs", "4"])
+        .run(&["eval", "check", "chosen", "--solve", "--jobs", "4"])
         .well();
 
+    assert_eq!(well_formed.out, "evals: 13 tasks well formed\n");
     assert_eq!(
         checked.out,
-        "evals: 13 tasks well formed\noracle: 13 of 13 passed\nnoop: 0 of 13 passed\ncheater: 0 of 13 passed\n"
+        format!(
+            "chosen: {count} tasks well formed\noracle: {count} of {count} passed\nnoop: 0 of {count} passed\ncheater: 0 of {count} passed\n"
+        )
     );
 }
 

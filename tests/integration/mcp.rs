@@ -840,8 +840,11 @@ async fn hostile_frames_harm_only_their_server() {
                     "another server waits: {:?}",
                     start.elapsed()
                 );
-                let mut most = most.lock();
-                *most = resident().max(*most);
+                {
+                    let mut most = most.lock();
+                    *most = resident().max(*most);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
     });

@@ -15,6 +15,7 @@ use callboard::{
     ports::{Completion, LlmProvider, ModelEvent},
     providers::offline::Offline,
 };
+use callboard_actors::testing::TestSize;
 use futures_util::StreamExt;
 use globset::{GlobBuilder, GlobMatcher};
 use grep_matcher::Matcher;
@@ -575,10 +576,14 @@ const STRANGERS: &[Asked] = &[
     ),
 ];
 
-async fn score(test: &str, questions: &[Asked]) -> Option<usize> {
+/// Asks the questions, every second one in a usual run. Returns how many answers cite the place, and
+/// how many questions were asked.
+async fn score(test: &str, questions: &[Asked]) -> Option<(usize, usize)> {
+    let step = TestSize::pick(2, 1, 1);
+    let asked = questions.len().div_ceil(step);
     let mut right = 0;
     let mut first = 0;
-    for (name, question, suffix, pattern) in questions {
+    for (name, question, suffix, pattern) in questions.iter().step_by(step) {
         let Some(root) = sources(name) else {
             skipped(
                 test,
@@ -605,11 +610,8 @@ async fn score(test: &str, questions: &[Asked]) -> Option<usize> {
             println!("{}\n", played.text);
         }
     }
-    println!(
-        "{right} of {} answers cite the place, {first} cite it first",
-        questions.len()
-    );
-    Some(right)
+    println!("{right} of {asked} answers cite the place, {first} cite it first");
+    Some((right, asked))
 }
 
 #[tokio::test]
@@ -621,9 +623,8 @@ async fn sixteen_of_twenty_questions_about_foreign_sources_are_answered_with_the
     .await;
 
     assert!(
-        right.is_none_or(|right| right >= 16),
-        "{right:?} of {}",
-        QUESTIONS.len()
+        right.is_none_or(|(right, asked)| right * 20 >= 16 * asked),
+        "{right:?}"
     );
 }
 
@@ -636,9 +637,8 @@ async fn thirteen_of_twenty_questions_about_other_crates_are_answered_with_the_p
     .await;
 
     assert!(
-        right.is_none_or(|right| right >= 13),
-        "{right:?} of {}",
-        STRANGERS.len()
+        right.is_none_or(|(right, asked)| right * 20 >= 13 * asked),
+        "{right:?}"
     );
 }
 

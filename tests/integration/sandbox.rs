@@ -18,6 +18,7 @@ mod ends;
 mod everyday;
 mod filter;
 mod gits_files;
+mod gits_outer;
 mod gits_settings;
 mod hideouts;
 mod landlock;
@@ -421,6 +422,7 @@ async fn protected_files_that_were_absent_do_not_stay() {
         "callboard.toml",
         "new/.git/config",
         ".bashrc",
+        "repo/.git/config",
     ] {
         assert!(
             fs::symlink_metadata(fixture.path(path)).is_err(),
@@ -433,9 +435,9 @@ async fn protected_files_that_were_absent_do_not_stay() {
         );
     }
     assert_eq!(
-        fs::read_to_string(fixture.path("repo/.git/config")).unwrap(),
+        fs::read_to_string(fixture.path("moved/.git/config")).unwrap(),
         "mine",
-        "what the user had stays in its place"
+        "what the user had moves along"
     );
     assert_eq!(
         fs::read_to_string(fixture.path(".mcp.json.refused")).unwrap(),

@@ -170,7 +170,7 @@ mod tests {
             (21, 2),
             (160, 8),
             (161, 8),
-            (5000, 8),
+            (1000, 8),
         ] {
             let messages: Vec<Message> = (0..count)
                 .map(|index| Message::user(format!("<{index}>")))

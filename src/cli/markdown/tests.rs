@@ -240,7 +240,7 @@ fn pieces(text: &str, random: &mut SplitMix) -> Vec<String> {
 fn rows_depend_on_the_text_and_not_on_how_it_arrives_and_none_is_too_wide() {
     let seed = seed("markdown");
     let mut random = SplitMix(seed);
-    let documents = callboard_actors::testing::TestSize::pick(300, 3_000, 100_000);
+    let documents = callboard_actors::testing::TestSize::pick(100, 3_000, 100_000);
     for nth in 0..documents {
         let text = document(&mut random);
         let width = [40, 40, 80, 10, 10 + random.below(150)][random.below(5)];
@@ -312,11 +312,12 @@ fn a_line_without_an_end_is_not_held_back() {
 
 #[test]
 fn text_without_a_width_is_laid_out_a_few_times_at_most() {
+    let n = callboard_actors::testing::TestSize::pick(20_000, 100_000, 100_000);
     let floods = [
-        "\u{301}".repeat(100_000),
-        "\u{301}\n".repeat(60_000),
-        format!("- > {}", "*a\u{301}* \u{301}\u{fe0f}".repeat(20_000)),
-        "\u{200d}\u{301} ".repeat(40_000),
+        "\u{301}".repeat(n),
+        "\u{301}\n".repeat(n * 3 / 5),
+        format!("- > {}", "*a\u{301}* \u{301}\u{fe0f}".repeat(n / 5)),
+        "\u{200d}\u{301} ".repeat(n * 2 / 5),
     ];
     for flood in floods {
         LAID_OUT.with(|bytes| bytes.set(0));

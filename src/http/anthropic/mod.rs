@@ -26,9 +26,8 @@ use self::{
 use super::{
     api::EventFrame,
     auth::{Caller, CallerKey},
-    body::Messages,
     compat::{
-        Ask, Bound, Call, Ended, count_tokens,
+        Ask, Asked, Bound, BringsHistory, Call, Ended, Transcript, count_tokens,
         model::{self, Model},
         respond,
     },
@@ -37,6 +36,18 @@ use super::{
     shared::App,
 };
 use crate::clock::SystemEntropy;
+
+impl BringsHistory for MessagesRequest {
+    fn take_history(&mut self) -> Result<Transcript, Problem> {
+        transcript(std::mem::take(&mut self.messages), self.system.take())
+    }
+}
+
+impl BringsHistory for CountRequest {
+    fn take_history(&mut self) -> Result<Transcript, Problem> {
+        transcript(std::mem::take(&mut self.messages), self.system.take())
+    }
+}
 
 /// Any request is parsed and converted or refused.
 #[cfg(any(test, feature = "fuzzing"))]
@@ -63,8 +74,13 @@ pub(super) async fn create(
     State(app): State<App>,
     Caller(tenant): Caller,
     key: CallerKey,
-    Messages(request): Messages<MessagesRequest>,
+    asked: Asked<MessagesRequest>,
 ) -> Result<Response, Problem> {
+    let Asked {
+        request,
+        transcript,
+        is_large,
+    } = asked;
     let model = model::check_model(&app, &tenant, &request.model)?;
     refuse(&request)?;
     let streams = request.stream.unwrap_or_default();
@@ -79,7 +95,8 @@ pub(super) async fn create(
         schema: schema(&request)?,
         parameters: parameters(&request, app.host.setup_of(&tenant).takes_thinking)?,
         tools: tools(request.tools)?,
-        transcript: transcript(request.messages, request.system)?,
+        transcript: transcript?,
+        is_large,
         streams,
     };
     let call_made = Call::begin(&app, &tenant, ask)
@@ -117,12 +134,16 @@ pub(super) async fn create(
 pub(super) async fn count(
     State(app): State<App>,
     Caller(tenant): Caller,
-    Messages(request): Messages<CountRequest>,
+    asked: Asked<CountRequest>,
 ) -> Result<Json<TokensCounted>, Problem> {
+    let Asked {
+        request,
+        transcript,
+        ..
+    } = asked;
     model::check_model(&app, &tenant, &request.model)?;
     let tools = tools(request.tools)?;
-    let transcript = transcript(request.messages, request.system)?;
-    let input_tokens = count_tokens(&app, &tenant, transcript, tools).await?;
+    let input_tokens = count_tokens(&app, &tenant, transcript?, tools).await?;
     Ok(Json(TokensCounted { input_tokens }))
 }
 

@@ -5,6 +5,7 @@
 //! yet is sent; results of the client's tools continue the round that waits for them. Unlike on the
 //! routes under `/v1`, a client that disconnects cancels its round.
 
+mod asked;
 mod count;
 pub(super) mod guard;
 pub(super) mod model;
@@ -16,7 +17,7 @@ use std::collections::{HashSet, VecDeque};
 
 use axum::http::StatusCode;
 use callboard_actors::{
-    chat::{ContentBlock, History, ModelParameters, RawJson, ToolChoice, ToolDefinition},
+    chat::{ContentBlock, History, Message, ModelParameters, RawJson, ToolChoice, ToolDefinition},
     conversation::BUDGET_CODE,
     host::{ConversationHandle, Prompt, Reply, SendPrompt},
     ids::{RoundId, Scope, Seq, TenantId},
@@ -24,6 +25,7 @@ use callboard_actors::{
 };
 
 pub(super) use self::{
+    asked::{Asked, BringsHistory},
     count::count_tokens,
     steps::{Ended, Step},
     streamed::{Encoder, Out, data, event, respond},
@@ -35,6 +37,7 @@ use self::{
     transcript::{Begin, after},
 };
 use super::{
+    body::worked,
     error::Problem,
     shared::{App, Watching, scope},
 };
@@ -54,6 +57,8 @@ pub(super) enum Bound {
 pub(super) struct Ask {
     pub(super) bound: Bound,
     pub(super) transcript: Transcript,
+    /// Whether the transcript is worked on with a place of the large bodies.
+    pub(super) is_large: bool,
     /// Tools that the client runs.
     pub(super) tools: Vec<ToolDefinition>,
     pub(super) choice: Option<ToolChoice>,
@@ -100,6 +105,7 @@ impl Call {
             Bound::Whole(id) | Bound::Follows(id) => scope(tenant, &id)?,
         };
         let conversation = app.conversation(&scope);
+        let is_large = ask.is_large;
         // From here on, dropping this future (the client left) interrupts the round, or erases the
         // temporary conversation.
         let mut guard = DisconnectGuard::new(conversation.clone(), is_stateless);
@@ -116,9 +122,10 @@ impl Call {
             let send = match is_known {
                 true => {
                     give_up(app, &scope, &conversation).await?;
-                    next_prompt(&conversation, ask.transcript, follows).await?
+                    let known = (&conversation, follows);
+                    next_prompt(app, tenant, known, ask.transcript, is_large).await?
                 }
-                false => begin(app, tenant, &conversation, ask.transcript).await?,
+                false => begin(app, tenant, &conversation, ask.transcript, is_large).await?,
             };
             let mut send = send.parameters(ask.parameters);
             if !ask.tools.is_empty() {
@@ -279,12 +286,16 @@ async fn give_up(
 
 /// The prompt for a conversation that has entries: what follows its history.
 async fn next_prompt(
-    conversation: &ConversationHandle,
+    app: &App,
+    tenant: &TenantId,
+    (conversation, follows): (&ConversationHandle, bool),
     transcript: Transcript,
-    follows: bool,
+    is_large: bool,
 ) -> Result<SendPrompt, Problem> {
+    let place = (&app.parses, Some(tenant.clone()));
     if follows {
-        let Begin { history, prompt } = transcript.begin()?;
+        let begun = worked(place, is_large, move || transcript.begin());
+        let Begin { history, prompt } = begun.await??;
         let prompt = prompt.filter(|_| history.is_empty()).ok_or_else(|| {
             let detail = "must be results of open calls, or messages of the user";
             Problem::invalid("/input", detail)
@@ -297,7 +308,8 @@ async fn next_prompt(
         .filter(|round| round.is_over())
         .map(|round| (round.user_message, round.final_answer))
         .collect();
-    let blocks = after(&rounds, &transcript).ok_or_else(differs)?;
+    let blocks = worked(place, is_large, move || after(&rounds, &transcript));
+    let blocks = blocks.await?.ok_or_else(differs)?;
     Ok(conversation.send(Prompt::blocks(blocks)))
 }
 
@@ -308,8 +320,17 @@ async fn begin(
     tenant: &TenantId,
     conversation: &ConversationHandle,
     transcript: Transcript,
+    is_large: bool,
 ) -> Result<SendPrompt, Problem> {
-    let Begin { history, prompt } = transcript.begin()?;
+    let place = (&app.parses, Some(tenant.clone()));
+    let begun = worked(place, is_large, move || {
+        let Begin { history, prompt } = transcript.begin()?;
+        // These APIs accept more than others do, such as blank texts, so the history is repaired.
+        let (history, _) = History::mend(history);
+        let history: Vec<Message> = history.messages().iter().cloned().collect();
+        Ok::<_, Problem>((history, prompt))
+    });
+    let (history, prompt) = begun.await??;
     let send = |prompt: Option<Vec<ContentBlock>>| match prompt {
         Some(blocks) => conversation.send(Prompt::blocks(blocks)),
         None => conversation.go_on(),
@@ -318,11 +339,7 @@ async fn begin(
         return Ok(send(prompt));
     }
     app.host.tenant(tenant).admit_change()?;
-    // These APIs accept more than others do, such as blank texts, so the history is repaired.
-    let (history, _) = History::mend(history);
-    conversation
-        .import(history.messages().iter().cloned().collect())
-        .await?;
+    conversation.import(history).await?;
     Ok(send(prompt).counted())
 }
 

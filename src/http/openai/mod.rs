@@ -26,9 +26,8 @@ use self::{
 use super::{
     api::EventFrame,
     auth::{Caller, CallerKey},
-    body::Messages,
     compat::{
-        Ask, Bound, Call, Ended,
+        Ask, Asked, Bound, BringsHistory, Call, Ended, Transcript,
         model::{self, Model},
         respond,
     },
@@ -80,6 +79,14 @@ pub(super) fn fuzz(data: &[u8]) {
     responses::fuzz(data);
 }
 
+impl BringsHistory for ChatRequest {
+    fn take_history(&mut self) -> Result<Transcript, Problem> {
+        let transcript = transcript(self);
+        self.messages = Vec::new();
+        transcript
+    }
+}
+
 /// Creates a chat completion.
 ///
 /// Without a conversation id, `messages` is the whole history. With `X-Conversation-Id` or
@@ -97,8 +104,13 @@ pub(super) async fn chat(
     Caller(tenant): Caller,
     key: CallerKey,
     headers: HeaderMap,
-    Messages(request): Messages<ChatRequest>,
+    asked: Asked<ChatRequest>,
 ) -> Result<Response, Problem> {
+    let Asked {
+        request,
+        transcript,
+        is_large,
+    } = asked;
     let model = model::check_model(&app, &tenant, &request.model)?;
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
     let metadata = request.metadata.as_ref();
@@ -107,7 +119,8 @@ pub(super) async fn chat(
     let streams = request.stream.unwrap_or_default();
     let ask = Ask {
         bound,
-        transcript: transcript(&request)?,
+        transcript: transcript?,
+        is_large,
         tools: tools(&request.tools)?,
         choice: tool_choice(request.tool_choice.as_ref())?,
         schema: schema(&request)?,

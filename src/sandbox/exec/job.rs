@@ -13,18 +13,18 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::Signal,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::{
     capture::Capture,
     groups::CommandGroup,
     hidden_memory::{HiddenMemory, open_files, open_sockets},
-    launch::{Kind, Launch, Shown},
+    launch::{AtGate, Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
     processes::{Held, Paused, Processes, kill, kill_group, memory_of, pidfd},
     progress::{Line, ProgressSender},
     termination::{Group, Kill, Needs, Terminate},
-    words::{Words, rename},
+    words::{COVERED, Words, rename, take_word},
 };
 use crate::{fair::Place, mask, sandbox::fs::Disk};
 
@@ -90,6 +90,16 @@ enum EndMethod {
     Group(Group),
 }
 
+/// A command that waits until its mounts were checked.
+struct Gate {
+    report: mpsc::Sender<AtGate>,
+    /// What was printed on standard error so far.
+    said: Vec<u8>,
+}
+
+/// Bytes on standard error that are kept for a command whose mounts are not made yet.
+const SAID_MAX: usize = 64 * 1024;
+
 pub(super) struct Job {
     child: Child,
     pid: i32,
@@ -124,6 +134,8 @@ pub(super) struct Job {
     /// Strays found when the command ended.
     left: u32,
     deadline: Instant,
+    /// Set until the command's mounts are made.
+    gate: Option<Gate>,
     status: Option<ExitStatus>,
     ending: Option<Ending>,
     reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
@@ -181,6 +193,10 @@ impl Job {
             shown: launch.shown,
             left: 0,
             deadline: Instant::now() + launch.timeout,
+            gate: launch.gate.map(|report| Gate {
+                report,
+                said: Vec::new(),
+            }),
             status: None,
             ending: None,
             reply,
@@ -456,6 +472,11 @@ impl Job {
         )));
     }
 
+    /// Whether a line waits that cannot be masked at once.
+    pub(super) fn waits_for_masks(&self) -> bool {
+        self.sender.has_line() && !mask::is_prepared()
+    }
+
     /// Sends the latest line to watchers if it is due. Not before lines can be masked at once:
     /// compiling the patterns would stop the watch over all commands for a tenth of a second.
     pub(super) fn send_progress(&mut self, now: Instant) {
@@ -527,16 +548,64 @@ impl Job {
     fn drain(&mut self, buffer: &mut [u8]) -> bool {
         let out = &mut self.out;
         let err = &mut self.err;
+        let mut made = None;
         let sender = &mut self.sender;
         let more = drain(&mut self.stdout, buffer, |bytes| {
             out.push(bytes);
             sender.push(&mut self.out_line, bytes);
         });
+        let gate = &mut self.gate;
+        let mut is_made = None;
         let more_err = drain(&mut self.stderr, buffer, |bytes| {
+            let mut rest = Vec::new();
+            let bytes = match gate.as_mut() {
+                Some(gate) => {
+                    let room = SAID_MAX.saturating_sub(gate.said.len());
+                    gate.said
+                        .extend_from_slice(bytes.get(..bytes.len().min(room)).unwrap_or_default());
+                    let Some(pid) = take_word(&mut gate.said, &self.nonce, COVERED) else {
+                        return;
+                    };
+                    rest.append(&mut gate.said);
+                    is_made = Some(pid);
+                    rest.as_slice()
+                }
+                None => bytes,
+            };
             err.push(bytes);
             sender.push(&mut self.err_line, bytes);
+            if is_made.is_some() && gate.is_some() {
+                made = gate.take().map(|gate| gate.report);
+            }
         });
+        if let Some((report, pid)) = made.zip(is_made) {
+            self.report_covered(&report, pid.parse().ok());
+        }
         more || more_err
+    }
+
+    /// Reports that the command's mounts are made. Behind bubblewrap the shell that says so knows its
+    /// number in the namespace only.
+    fn report_covered(&mut self, report: &mpsc::Sender<AtGate>, pid: Option<i32>) {
+        let (pid, waits) = match &mut self.method {
+            EndMethod::Namespace { init, .. } => {
+                let all = Processes::read_below([self.pid]);
+                find_init(init, self.pid, &all);
+                let waits = self.child.stdin.take().map(OwnedFd::from);
+                (all.children_of(self.pid).first().copied(), waits)
+            }
+            EndMethod::Supervised { control, .. } => {
+                let waits = control
+                    .as_ref()
+                    .and_then(|control| control.as_fd().try_clone_to_owned().ok());
+                (pid, waits)
+            }
+            EndMethod::Group(_) => (None, None),
+        };
+        if let Some((pid, waits)) = pid.zip(waits) {
+            // A caller that is gone has cancelled the command.
+            let _ = report.try_send(AtGate { pid, waits });
+        }
     }
 
     /// Sends the result to the caller, if it still waits.
@@ -544,6 +613,10 @@ impl Job {
         // The kernel may have killed a process between two checks.
         if self.ending.is_none() && self.group.as_ref().is_some_and(CommandGroup::is_over) {
             self.ending = Some(Ending::Limit(self.too_much_memory()));
+        }
+        // What was said instead: why the mounts could not be made.
+        if let Some(gate) = self.gate.take() {
+            self.err.push(&gate.said);
         }
         let printed = self.out.total() + self.err.total();
         let (mut stdout, out) = self.out.finish();

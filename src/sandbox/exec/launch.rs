@@ -8,7 +8,7 @@ use callboard_actors::{
     ports::{ExecLimits, ExecResult, Progress, SandboxError},
 };
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::fair::Place;
 
@@ -55,6 +55,33 @@ pub(in crate::sandbox) struct Launch {
     pub(in crate::sandbox) shown: Vec<Shown>,
     /// How the process's descendants are found and ended.
     pub(in crate::sandbox) kind: Kind,
+    /// Where to report that the command's mounts are made. The command begins when it is let
+    /// ([`AtGate::open`]). `None`: it begins at once.
+    pub(in crate::sandbox) gate: Option<mpsc::Sender<AtGate>>,
+}
+
+/// A command whose mounts are made, before it begins.
+#[derive(Debug)]
+pub(in crate::sandbox) struct AtGate {
+    /// A process in the mount namespace of the command.
+    pub(in crate::sandbox) pid: i32,
+    /// Standard input of the shell or the supervisor that waits.
+    pub(in crate::sandbox) waits: OwnedFd,
+}
+
+/// What a command that waits at its gate reads.
+pub(in crate::sandbox) const BEGIN: u8 = b'b';
+pub(in crate::sandbox) const REFUSE: u8 = b'r';
+
+impl AtGate {
+    /// Lets the command begin.
+    pub(in crate::sandbox) fn open(self) {
+        let _ = rustix::io::write(&self.waits, &[BEGIN]);
+    }
+
+    pub(in crate::sandbox) fn refuse(self) {
+        let _ = rustix::io::write(&self.waits, &[REFUSE]);
+    }
 }
 
 /// A folder of the host and its name in output.

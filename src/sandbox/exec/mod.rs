@@ -39,7 +39,7 @@ pub(super) mod watchdog;
 pub(super) mod words;
 
 pub use launch::PipedLaunch;
-pub(super) use launch::{CARRIED, Carried, Kind, Launch, Namespace, Shown};
+pub(super) use launch::{AtGate, BEGIN, CARRIED, Carried, Kind, Launch, Namespace, Shown};
 pub use parked::ControlGroups;
 pub use piped::{Piped, PipedProcess};
 pub(super) use program::{ASK, ASKED, Program};

@@ -204,7 +204,7 @@ fn begin(shell: &mut Child, launch: &Launch) -> std::io::Result<()> {
     };
     stdin.write_all(format!("{}\n", script.len()).as_bytes())?;
     stdin.write_all(&script)?;
-    if launch.kind != Kind::Supervised {
+    if launch.kind != Kind::Supervised && launch.gate.is_none() {
         drop(shell.stdin.take());
     }
     Ok(())
@@ -269,7 +269,9 @@ fn script(launch: &Launch) -> Vec<u8> {
         script.push(b' ');
         quote(&mut script, part);
     }
-    script.extend_from_slice(if supervised { b"" } else { b" </dev/null" });
+    if !supervised && launch.gate.is_none() {
+        script.extend_from_slice(b" </dev/null");
+    }
     script
 }
 

@@ -55,6 +55,11 @@ impl ProgressSender {
         line.extend(rest);
     }
 
+    /// Whether a line waits to be sent.
+    pub(super) fn has_line(&self) -> bool {
+        self.latest.is_some()
+    }
+
     /// Sends the latest line if it is due.
     pub(super) fn send_due(&mut self, now: Instant) {
         if self.sent.is_none_or(|sent| now >= sent + PAUSE)

@@ -11,8 +11,9 @@ use std::{
 use callboard_actors::ports::ExecLimits;
 
 use super::{
-    launch::CARRIED,
+    launch::{BEGIN, CARRIED},
     program::{ASK, ASKED},
+    words::COVERED,
 };
 use crate::sandbox::policy::{FORWARDER, PROXY_VARIABLES};
 
@@ -126,7 +127,8 @@ impl Covered {
 /// Another command can exchange a name for a link while the mounts are made, and a mount that follows
 /// the link shows a folder of the machine, or covers another name. Each mount must therefore show, at
 /// its own place, the file of this place in the mount around it; nothing else has the same device and
-/// path. Arguments: the number of covered names, then each, then the rest.
+/// path. Then it says so and waits until it may go on (`launch::AtGate`). Arguments: the number of covered
+/// names, then each, then the rest.
 const CHECK: &str = r#"LC_ALL=C; set -f; N=$'\n'; declare -A a o; mapfile -t l </proc/self/mountinfo
 for e in "${l[@]}"; do f=($e); p=${f[4]}; a["$p"]+="${f[2]} ${f[3]}$N"; o["$p"]=${f[5]}; done
 for ((n = $1; n > 0; n--)); do shift; b=${1:0:1}; k=${1:1:1}; p=${1:3}; u=${p%/*}; x=${a["$p"]}; e=
@@ -135,25 +137,31 @@ w=${a["$u"]%$N}; w=${w##*$N}; r=${w#* }; w="${w%% *} ${r%/}${p#"$u"}"
 if [[ ${1:2:1} == m ]]; then w=${x%%$N*}; e=$w$N; fi
 for ((; b > 0; b--)); do e+=$w$N; done; s=${x#"$e"}
 case $k in i) [[ $x == "$e" ]];; r) [[ $x == "$e" && ${o["$p"]} == ro* ]];; *) s=${s%$N}; [[ $x == "$e"?* && ${s##*$N} != "$w" ]];; esac ||
-{ printf '\036%s:failed:another command changed a protected name while this one began: run it again\036' "$0" >&2; exit 125; }
-done; shift; exec "$@""#;
+{ printf '\036%s:failed:CHANGED\036' "$0" >&2; exit 125; }
+done; shift; printf '\036%s:COVERED:\036' "$0" >&2; read -r -n 1 g; if [[ $g != "BEGIN" ]]; then exit 125; fi; exec "$@" </dev/null"#;
 
-/// Arguments that run `argv` if every covered name is covered as it must be.
+/// Why a command did not begin: what its mounts had to cover was elsewhere when they were made.
+pub(in crate::sandbox) const CHANGED: &str =
+    "another command changed a protected name while this one began: run it again";
+
+/// Arguments that run `argv` if every covered name is covered as it must be, and when the gate is
+/// opened.
 pub(in crate::sandbox) fn behind_covers(
     covered: &[Covered],
     nonce: &str,
     argv: Vec<OsString>,
 ) -> Vec<OsString> {
-    if covered.is_empty() {
-        return argv;
-    }
     let count = covered.len().to_string();
+    let check = CHECK
+        .replace("CHANGED", CHANGED)
+        .replace("COVERED", COVERED)
+        .replace("BEGIN", &char::from(BEGIN).to_string());
     [
         "/bin/bash",
         "--norc",
         "--noprofile",
         "-c",
-        CHECK,
+        &check,
         nonce,
         &count,
     ]

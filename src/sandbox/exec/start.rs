@@ -117,11 +117,13 @@ pub(super) fn start(launch: &Launch) -> std::io::Result<std::process::Child> {
     let child = clean_command(&launch.argv, role, carried.as_ref())
         .envs(launch.environment.iter().map(|(name, value)| (name, value)))
         .current_dir(&launch.folder)
-        .stdin(if launch.kind == Kind::Supervised {
-            Stdio::piped()
-        } else {
-            Stdio::null()
-        })
+        .stdin(
+            if launch.kind == Kind::Supervised || launch.gate.is_some() {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            },
+        )
         .spawn()?;
     unblock(&child)?;
     Ok(child)

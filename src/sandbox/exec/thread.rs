@@ -307,7 +307,17 @@ impl Thread {
         }
     }
 
+    /// Compiles the patterns that mask lines, once. Without it no line of a command is shown.
+    fn prepare_masks(&mut self) {
+        if !std::mem::replace(&mut self.prepares_masks, true) {
+            let _ = std::thread::Builder::new()
+                .name("callboard-masks".to_owned())
+                .spawn(mask::prepare);
+        }
+    }
+
     fn start_some(&mut self) {
+        let mut shows_lines = false;
         for Waiting {
             id,
             launch,
@@ -317,12 +327,8 @@ impl Thread {
         {
             match self.starter.start(&launch, place.is_none()) {
                 Ok((child, group)) => {
-                    if !std::mem::replace(&mut self.prepares_masks, true) {
-                        // Without this thread the lines of the first commands are not shown.
-                        let _ = std::thread::Builder::new()
-                            .name("callboard-masks".to_owned())
-                            .spawn(mask::prepare);
-                    }
+                    // The host's own commands, which find out what the machine can do, show no lines.
+                    shows_lines |= launch.tenant.is_some();
                     if self.jobs.is_empty() {
                         self.checked_at = Instant::now();
                         self.read_at = self.checked_at;
@@ -341,6 +347,9 @@ impl Thread {
                 }
             }
         }
+        if shows_lines {
+            self.prepare_masks();
+        }
     }
 
     fn turn(&mut self, ready: &HashSet<u64>) {
@@ -350,6 +359,9 @@ impl Thread {
         self.start_some();
         let now = Instant::now();
         self.starter.refill(now);
+        if self.jobs.values().any(Job::waits_for_masks) {
+            self.prepare_masks();
+        }
         for (id, job) in &mut self.jobs {
             job.send_progress(now);
             if ready.contains(id) || job.exit_is_polled() || job.due().is_some_and(|due| now >= due)
@@ -619,11 +631,7 @@ mod tests {
         let spawner = Spawner::start().unwrap();
         let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
         let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
-        let wanted = if callboard_actors::testing::TestSize::is_long() {
-            1000
-        } else {
-            200
-        };
+        let wanted: usize = callboard_actors::testing::TestSize::pick(120, 200, 1000);
         let count = wanted.min(spawner.room());
         let (cancel, (started, mut runs)) = (
             CancellationToken::new(),
@@ -713,6 +721,7 @@ mod tests {
             disk: PathBuf::from("/"),
             nonce: "nonce".to_owned(),
             shown: Vec::new(),
+            gate: None,
             kind: Kind::Group("mark".to_owned()),
         })
     }

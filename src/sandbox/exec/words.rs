@@ -25,6 +25,22 @@ pub(in crate::sandbox) fn word(nonce: &str, kind: &str, value: &str) -> String {
     format!("{MARK}{nonce}:{kind}:{value}{MARK}")
 }
 
+/// The word of a command whose mounts are made, with the number of its process.
+pub(in crate::sandbox) const COVERED: &str = "covered";
+
+/// Removes the first word of a kind and returns what it says.
+pub(super) fn take_word(bytes: &mut Vec<u8>, nonce: &str, kind: &str) -> Option<String> {
+    let begin = format!("{MARK}{nonce}:{kind}:");
+    let at = bytes
+        .windows(begin.len())
+        .position(|window| window == begin.as_bytes())?;
+    let value = bytes.get(at + begin.len()..)?;
+    let len = value.iter().position(|byte| *byte == MARK as u8)?;
+    let said = String::from_utf8_lossy(value.get(..len)?).into_owned();
+    bytes.drain(at..=at + begin.len() + len);
+    Some(said)
+}
+
 /// Contents of the control words of one job.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Words {

@@ -493,6 +493,24 @@ impl Root {
     /// [`PathError`] when the path leads outside or cannot be resolved.
     pub fn locate(&self, given: &str) -> Result<PathBuf, PathError> {
         let path = self.relative(given)?;
+        self.locate_relative(given, path)
+    }
+
+    /// As [`Self::locate`], for a path that need not be text.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    pub(super) fn locate_path(&self, path: &Path) -> Result<PathBuf, PathError> {
+        let given = path.to_string_lossy();
+        let path = match path.is_absolute() {
+            true => self.beneath(path),
+            false => Some(path),
+        };
+        match path {
+            Some(path) => self.locate_relative(&given, path.to_owned()),
+            None => Err(PathError::Outside(given.into_owned())),
+        }
+    }
+
+    fn locate_relative(&self, given: &str, path: PathBuf) -> Result<PathBuf, PathError> {
         let mut missing = Vec::new();
         let mut here = path.as_path();
         loop {
@@ -655,7 +673,9 @@ mod tests {
     #[test]
     fn whatever_opens_lies_inside_and_both_ways_agree() {
         let start = next(&mut u64::from(std::process::id()).clone()) as u64;
-        for seed in (0..60).map(|n| start.wrapping_add(n)) {
+        for seed in (0..callboard_actors::testing::TestSize::pick(20, 60, 60))
+            .map(|n| start.wrapping_add(n))
+        {
             let mut state = seed;
             let folder = tempfile::tempdir().unwrap();
             let real = folder.path().canonicalize().unwrap().join("root");

@@ -41,6 +41,9 @@ pub(crate) use walk::Walk;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(super) use {
     disk::{Disk, Free, free},
-    guard::{Found, Guard, Guarded, Identity, Note, Orphaned, WatchdogLock, identity, names_of},
+    guard::{
+        Added, Found, Guard, Guarded, Identity, Made, Note, Notice, Orphaned, Searching,
+        WatchdogLock, identity, names_of,
+    },
     quota::Excess,
 };

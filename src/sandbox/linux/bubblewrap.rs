@@ -21,9 +21,12 @@ use std::{
 use callboard_actors::ports::{
     BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy,
 };
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    begin::{Beginning, Commands},
     filter::{self, Behind, Uncounted, UnixSockets},
     helper::is_mount_point,
     quota_check::QuotaCheck,
@@ -32,7 +35,7 @@ use super::{
 use crate::sandbox::{
     allow_list::AllowList,
     exec::{
-        CARRIED, Carried, Kind, Launch, Program, Registration, Spawner,
+        AtGate, CARRIED, Carried, Kind, Launch, Program, Registration, Spawner,
         call::{self, PROBE_TIME_MAX, denied},
         shell::{Cover, Covered, NO_FORWARDER, Then, behind_covers, limited_command},
         words::nonce,
@@ -83,6 +86,7 @@ struct Inner {
     bwrap: PathBuf,
     spawner: Spawner,
     guard: Arc<Guard>,
+    commands: Arc<Mutex<Commands>>,
     /// The program that sweeps after a killed host; `None` without a watchdog.
     watchdog: Option<Program>,
     /// What commands can use besides the system's programs.
@@ -139,6 +143,7 @@ impl Linux {
             bwrap,
             spawner: spawner.clone(),
             guard,
+            commands: Arc::default(),
             watchdog: None,
             toolchains,
             proxy: None,
@@ -152,7 +157,7 @@ impl Linux {
         };
         let launch = linux
             .inner
-            .launch(Path::new(""), exec, &Found::default(), None)?;
+            .launch(Path::new(""), exec, &Found::default(), None, None)?;
         let result = spawner.run_blocking(launch)?;
         if result.status == Some(0) {
             return Ok(linux);
@@ -213,6 +218,7 @@ impl Linux {
             exec,
             &Found::default(),
             Some(access),
+            None,
         )?)?;
         if result.status != Some(0) || result.stderr.contains(NO_FORWARDER) {
             return Err(SandboxError::Failed(
@@ -241,6 +247,7 @@ impl Inner {
         exec: Exec,
         found: &Found,
         access: Option<ProxyAccess<'_>>,
+        gate: Option<mpsc::Sender<AtGate>>,
     ) -> Result<Launch, SandboxError> {
         let nonce = nonce()?;
         let limits = self.policy.limits;
@@ -359,7 +366,10 @@ impl Inner {
         };
         add!("--chdir", &start, "--");
         let command = limited_command(&exec.command, &limits, &nonce, then);
-        argv.extend(behind_covers(&self.covered(found), &nonce, command));
+        argv.extend(match gate {
+            Some(_) => behind_covers(&self.covered(found), &nonce, command),
+            None => command,
+        });
         Ok(Launch {
             tenant: exec.tenant,
             argv,
@@ -374,6 +384,7 @@ impl Inner {
             errors_bytes_max: exec.errors_bytes_max,
             progress: exec.progress,
             kind: Kind::Namespace,
+            gate,
             limits,
             disk: root.to_owned(),
             nonce,
@@ -443,16 +454,9 @@ impl Inner {
         exec: Exec,
         cancel: CancellationToken,
     ) -> Result<ExecResult, SandboxError> {
-        let this = self.clone();
-        let folder = exec.working_dir.clone();
-        let searched = call::blocking(move || {
-            let folder = call::working_dir(&this.root, folder.as_deref())?;
-            let guarded = this.guard.search()?;
-            let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
-            Ok((folder, guarded, quota_check, exec))
-        });
-        let (folder, guarded, quota_check, exec) = searched.await?;
-        let command_proxy = self.proxy.as_ref().map(|proxy| proxy.open()).transpose()?;
+        let proxy = self.proxy.as_ref();
+        let command_proxy = proxy.map(|proxy| proxy.open(exec.tenant.clone()));
+        let command_proxy = command_proxy.transpose()?;
         let access = match (&self.proxy, &command_proxy) {
             (Some(proxy), Some(command_proxy)) => Some(ProxyAccess {
                 helper: proxy.helper()?,
@@ -460,18 +464,41 @@ impl Inner {
             }),
             _ => None,
         };
-        let launch = self.launch(&folder, exec, guarded.found(), access)?;
-        let this = self.clone();
-        let begun = call::blocking(move || {
-            let mut guarded = guarded;
-            let registration = this
-                .watchdog
-                .as_ref()
-                .and_then(|helper| this.spawner.watchdog().register(helper, &mut guarded));
-            Ok((guarded, registration))
-        });
-        let (guarded, registration) = begun.await?;
-        let result = quota_check.run(&self.spawner, launch, &cancel).await;
+        let beginning = Beginning::new(&self.guard, &self.commands, Path::new(WORKSPACE));
+        let mut tries = 0;
+        let (guarded, registration, result) = loop {
+            tries += 1;
+            let (this, begins, exec) = (self.clone(), beginning.clone(), exec.clone());
+            let searched = call::blocking(move || {
+                let folder = call::working_dir(&this.root, exec.working_dir.as_deref())?;
+                let mut guarded = begins.search()?;
+                let covers = guarded.found().clone();
+                let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
+                let registration = this
+                    .watchdog
+                    .as_ref()
+                    .and_then(|helper| this.spawner.watchdog().register(helper, &mut guarded));
+                let gate = begins.gate(&covers);
+                Ok((
+                    folder,
+                    guarded,
+                    covers,
+                    quota_check,
+                    registration,
+                    exec,
+                    gate,
+                ))
+            });
+            let (folder, guarded, covers, quota_check, registration, exec, (report, gate)) =
+                searched.await?;
+            let launch = self.launch(&folder, exec, &covers, access, report)?;
+            let run = quota_check.run(&self.spawner, launch, &cancel);
+            let tried = beginning.run(gate, covers, run).await;
+            if let Some(result) = beginning.answer(tried, tries) {
+                break (guarded, registration, result);
+            }
+            registration.into_iter().for_each(Registration::end);
+        };
         let mut lines = match command_proxy {
             Some(command_proxy) => command_proxy.close().await,
             None => Vec::new(),

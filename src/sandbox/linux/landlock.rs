@@ -26,12 +26,19 @@ use std::{
 use callboard_actors::ports::{
     BoxFuture, Exec, ExecLimits, ExecResult, Network, Sandbox, SandboxError, SandboxPolicy,
 };
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{helper::Plan, quota_check::QuotaCheck};
+use super::{
+    begin::{Beginning, Commands},
+    helper::Plan,
+    quota_check::QuotaCheck,
+};
 use crate::sandbox::{
     exec::{
-        ASK, ASKED, Kind, Launch, Namespace, Program, Registration, Shown, Spawner, UNSHARE,
+        ASK, ASKED, AtGate, Kind, Launch, Namespace, Program, Registration, Shown, Spawner,
+        UNSHARE,
         call::{self, PROBE_TIME_MAX, denied},
         words::nonce,
     },
@@ -54,6 +61,7 @@ struct Inner {
     program: Program,
     spawner: Spawner,
     guard: Arc<Guard>,
+    commands: Arc<Mutex<Commands>>,
     toolchains: Toolchains,
     /// The mount namespace that works here, or why none does.
     namespace: Result<Namespace, String>,
@@ -167,6 +175,7 @@ impl Landlock {
                 program,
                 spawner: spawner.clone(),
                 guard,
+                commands: Arc::default(),
                 toolchains,
                 namespace,
             }),
@@ -186,7 +195,7 @@ impl Landlock {
             .run_blocking(
                 landlock
                     .inner
-                    .launch(PathBuf::new(), exec, &Found::default())?,
+                    .launch(PathBuf::new(), exec, &Found::default(), None)?,
             )
             .and_then(began)?;
         if result.status == Some(0) && result.stdout.trim() == (chance + 7).to_string() {
@@ -199,7 +208,13 @@ impl Landlock {
 }
 
 impl Inner {
-    fn launch(&self, folder: PathBuf, exec: Exec, found: &Found) -> Result<Launch, SandboxError> {
+    fn launch(
+        &self,
+        folder: PathBuf,
+        exec: Exec,
+        found: &Found,
+        gate: Option<mpsc::Sender<AtGate>>,
+    ) -> Result<Launch, SandboxError> {
         let nonce = nonce()?;
         let limits = self.policy.limits;
         let private = std::env::temp_dir().join(format!("callboard-{nonce}"));
@@ -211,6 +226,7 @@ impl Inner {
             folder,
             private: private.clone(),
             namespace: self.namespace.as_ref().ok().copied(),
+            gated: gate.is_some(),
             read_only: self.toolchains.read_only.clone(),
             environment: self.toolchains.environment(),
             rules: (*self.root.rules()).clone(),
@@ -239,6 +255,7 @@ impl Inner {
             errors_bytes_max: exec.errors_bytes_max,
             progress: exec.progress,
             kind: Kind::Supervised,
+            gate,
             limits,
             disk: root.to_owned(),
             nonce,
@@ -260,24 +277,38 @@ impl Inner {
         exec: Exec,
         cancel: CancellationToken,
     ) -> Result<ExecResult, SandboxError> {
-        let this = self.clone();
-        let folder = exec.working_dir.clone();
-        let (launch, guarded, registration, quota_check) = call::blocking(move || {
-            let folder = call::working_dir(&this.root, folder.as_deref())?;
-            let mut guarded = this.guard.search()?;
-            let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
-            let launch = this.launch(folder, exec, guarded.found())?;
-            let registration = this
-                .spawner
-                .watchdog()
-                .register(&this.program, &mut guarded);
-            Ok((launch, guarded, registration, quota_check))
-        })
-        .await?;
-        let result = quota_check
-            .run(&self.spawner, launch, &cancel)
-            .await
-            .and_then(began);
+        let beginning = Beginning::new(&self.guard, &self.commands, self.root.real_path());
+        let mut tries = 0;
+        let (guarded, registration, result) = loop {
+            tries += 1;
+            let (this, begins, exec) = (self.clone(), beginning.clone(), exec.clone());
+            let searched = call::blocking(move || {
+                let folder = call::working_dir(&this.root, exec.working_dir.as_deref())?;
+                let mut guarded = begins.search()?;
+                let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
+                // Without mounts there is nothing to compare.
+                let (report, gate) = match this.namespace {
+                    Ok(_) => begins.gate(guarded.found()),
+                    Err(_) => (None, None),
+                };
+                let launch = this.launch(folder, exec, guarded.found(), report)?;
+                let registration = this
+                    .spawner
+                    .watchdog()
+                    .register(&this.program, &mut guarded);
+                Ok((launch, gate, guarded, registration, quota_check))
+            });
+            let (launch, gate, guarded, registration, quota_check) = searched.await?;
+            let run = async {
+                let ran = quota_check.run(&self.spawner, launch, &cancel).await;
+                ran.and_then(began)
+            };
+            let tried = beginning.run(gate, guarded.found().clone(), run).await;
+            if let Some(result) = beginning.answer(tried, tries) {
+                break (guarded, registration, result);
+            }
+            registration.into_iter().for_each(Registration::end);
+        };
         // All processes of the command are gone, so the sweep sees its final state.
         call::blocking(move || {
             let lines = guarded.end();

@@ -3,12 +3,14 @@
 //! # Layout
 //! - `bubblewrap` has [`Linux`], `landlock` has [`Landlock`]. Both check the workspace's quota while
 //!   a command runs (`quota_check`).
+//! - `begin` lets a command begin beside others that run in its workspace.
 //! - `helper` is this program, started again to confine itself; `pdf` uses it to read PDFs.
 //! - `filter` builds the seccomp filters of both boundaries and of the helper.
 //! - `system_paths` lists the paths of the system that commands read. Plain data.
 //!
 //! The boundaries import `helper`, which imports `filter` and `system_paths`.
 
+mod begin;
 mod bubblewrap;
 mod filter;
 mod helper;

@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use callboard_actors::ports::SandboxError;
+use callboard_actors::{ids::TenantId, ports::SandboxError};
 use parking_lot::Mutex;
 use tokio::{
     io::AsyncWriteExt,
@@ -46,7 +46,7 @@ use super::{
     allow_list::AllowList,
     exec::{ASKED, words::nonce},
 };
-use crate::web::SystemResolver;
+use crate::web::{SystemResolver, for_tenant};
 
 /// Limits of the connections of commands.
 #[derive(Debug, Clone, Copy)]
@@ -159,8 +159,8 @@ impl Proxy {
         Ok(&self.helper)
     }
 
-    /// Starts to listen for one command. Needs a runtime with I/O enabled.
-    pub(super) fn open(&self) -> Result<CommandProxy, SandboxError> {
+    /// Starts to listen for one command, which is this tenant's. Needs a runtime with I/O enabled.
+    pub(super) fn open(&self, tenant: Option<TenantId>) -> Result<CommandProxy, SandboxError> {
         let failed = |error: std::io::Error| {
             SandboxError::Failed(format!("no socket for the network: {}", error.kind()))
         };
@@ -173,6 +173,7 @@ impl Proxy {
         let budget = Arc::new(Budget::new(self.bounds.bytes));
         let context = Context {
             gate: self.gate.clone(),
+            tenant,
             refusals: Arc::clone(&refusals),
             budget,
             bounds: self.bounds,
@@ -316,6 +317,8 @@ impl Refusal {
 #[derive(Debug, Clone)]
 struct Context {
     gate: Arc<Gate>,
+    /// Whose look-ups of names they are.
+    tenant: Option<TenantId>,
     refusals: Refusals,
     budget: Arc<Budget>,
     bounds: Bounds,
@@ -344,10 +347,13 @@ impl Context {
         else {
             return Ok(());
         };
-        let dialed = tokio::time::timeout(
-            self.bounds.dial,
-            self.gate.dial(&request.host, request.port),
-        )
+        let dial = self.gate.dial(&request.host, request.port);
+        let dialed = tokio::time::timeout(self.bounds.dial, async {
+            match self.tenant.clone() {
+                Some(tenant) => for_tenant(tenant, dial).await,
+                None => dial.await,
+            }
+        })
         .await;
         let late = |_| {
             Refusal::new(

@@ -9,13 +9,18 @@ use tokio::{
 };
 
 use super::*;
-use crate::web::Resolver;
+use crate::web::{Resolver, owner};
 
-struct NeverResolves;
+/// Resolves `known.test`, for the tenant `t`.
+struct Names;
 
-impl Resolver for NeverResolves {
-    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<std::net::IpAddr>>> {
-        Box::pin(std::future::pending())
+impl Resolver for Names {
+    fn resolve<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<std::net::IpAddr>>> {
+        let is_tenants = owner().is_some_and(|tenant| tenant.as_str() == "t");
+        match host == "known.test" && is_tenants {
+            true => Box::pin(async { Ok(vec![[127, 0, 0, 1].into()]) }),
+            false => Box::pin(std::future::pending()),
+        }
     }
 }
 
@@ -23,8 +28,10 @@ impl Resolver for NeverResolves {
 async fn open(bounds: Bounds) -> (CommandProxy, TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = listener.local_addr().unwrap().to_string();
-    let hosts = vec![place.parse().unwrap(), "slow.test".parse().unwrap()];
-    let gate = Arc::new(Gate::new(hosts, Arc::new(NeverResolves)));
+    let known = place.replace("127.0.0.1", "known.test");
+    let hosts = [place.as_str(), known.as_str(), "slow.test"];
+    let hosts = hosts.map(|host| host.parse().unwrap()).into();
+    let gate = Arc::new(Gate::new(hosts, Arc::new(Names)));
     let permits = Arc::new(Semaphore::new(bounds.connections));
     let proxy = Proxy {
         gate,
@@ -34,7 +41,8 @@ async fn open(bounds: Bounds) -> (CommandProxy, TcpListener, String) {
         helper_file: (0, 0),
         place: std::env::temp_dir(),
     };
-    (proxy.open().unwrap(), listener, place)
+    let tenant = Some("t".parse().unwrap());
+    (proxy.open(tenant).unwrap(), listener, place)
 }
 
 async fn visit(proxy: &CommandProxy, request: String) -> UnixStream {
@@ -88,6 +96,16 @@ async fn silence_of_both_sides_and_requests_that_do_not_come_end_a_connection() 
             .await
             .starts_with("HTTP/1.1 504 ")
     );
+}
+
+#[tokio::test]
+async fn names_of_a_command_are_resolved_for_its_tenant() {
+    let (proxy, listener, place) = open(BOUNDS).await;
+    let known = place.replace("127.0.0.1", "known.test");
+
+    drop(tunnel(&proxy, &listener, &known).await);
+
+    assert!(proxy.close().await.is_empty());
 }
 
 #[tokio::test]

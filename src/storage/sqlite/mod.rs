@@ -27,6 +27,8 @@ mod watch;
 mod lock;
 
 pub use lock::{LockError, SessionLock};
+#[cfg(feature = "evals")]
+pub(crate) use open::harden;
 pub use options::{Check, CommitMode, SqliteOptions};
 pub use verify::Verified;
 pub use writer::SqliteStats;

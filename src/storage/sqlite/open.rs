@@ -11,7 +11,7 @@ use callboard_actors::{
     ids::{ConversationId, Scope, TenantId},
     ports::StoreError,
 };
-use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, params};
+use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, config::DbConfig, params};
 
 use super::{
     error::{corrupt, describe, is_busy, unavailable},
@@ -72,6 +72,13 @@ pub(super) fn has_log(path: &Path) -> bool {
 
 /// Opens the writing connection, and creates the file if it does not exist.
 pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection, StoreError> {
+    if let Some(odd) = odd_companion(path) {
+        let name = odd.file_name().unwrap_or_default().to_string_lossy();
+        return Err(cannot_open(
+            path,
+            format!("{name} beside it is no regular file; move it away"),
+        ));
+    }
     let is_empty = fs::metadata(path).map_or(true, |file| file.len() == 0);
     if is_empty && has_log(path) {
         check_orphan(path, options)?;
@@ -82,6 +89,7 @@ pub(super) fn writer(path: &Path, options: &SqliteOptions) -> Result<Connection,
     let mut conn = Connection::open_with_flags(path, flags)
         .map_err(|error| cannot_open(path, describe(&error)))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    harden(&conn).map_err(|error| cannot_open(path, describe(&error)))?;
     // If opening fails, closing the connection must not copy half of a damaged log into the
     // database and remove it.
     log::keep(&conn, true).map_err(|error| cannot_open(path, describe(&error)))?;
@@ -122,10 +130,29 @@ pub(super) fn another(
         let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
         conn.busy_timeout(options.busy)?;
         conn.set_prepared_statement_cache_capacity(STATEMENTS);
+        harden(&conn)?;
         conn.pragma_update(None, "wal_autocheckpoint", 0)?;
         Ok(conn)
     };
     open().map_err(|error: Error| cannot_open(path, describe(&error)))
+}
+
+/// Of a file by a stranger, nothing computes: this program makes no view and no trigger, and one in
+/// place of a table could run without end.
+pub(crate) fn harden(conn: &Connection) -> rusqlite::Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    Ok(())
+}
+
+/// Whether one of SQLite's companion files is something else, such as a pipe, which would be waited
+/// for.
+fn odd_companion(path: &Path) -> Option<PathBuf> {
+    ["-wal", "-shm", "-journal"]
+        .map(|suffix| beside(path, suffix))
+        .into_iter()
+        .find(|file| fs::metadata(file).is_ok_and(|status| !status.is_file()))
 }
 
 /// The path with a suffix, as SQLite names its companion files.
@@ -361,6 +388,42 @@ fn check(conn: &Connection, path: &Path) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_a_stranger_computes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.db");
+        let options = SqliteOptions::default();
+        drop(writer(&path, &options).unwrap());
+        let stranger = Connection::open(&path).unwrap();
+        stranger
+            .execute_batch(
+                "DROP TABLE conversation;
+                 CREATE VIEW conversation AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x FROM n) SELECT x AS id FROM n;",
+            )
+            .unwrap();
+        drop(stranger);
+
+        let refused = writer(&path, &options).and_then(|conn| {
+            conn.query_row("SELECT count(*) FROM conversation", [], |_| Ok(()))
+                .map_err(|error| cannot_open(&path, describe(&error)))
+        });
+
+        assert!(refused.is_err(), "the view was computed");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_in_place_of_the_log_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.db");
+        let log = beside(&path, "-wal");
+        std::os::unix::net::UnixListener::bind(&log).unwrap();
+
+        let refused = writer(&path, &SqliteOptions::default()).unwrap_err();
+
+        assert!(refused.to_string().contains("s.db-wal"), "{refused}");
+    }
 
     #[test]
     fn a_sync_commit_waits_for_the_disk_and_a_batched_one_for_the_operating_system() {

@@ -4,22 +4,57 @@ mod errors;
 pub mod fetch;
 pub mod search;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
-use callboard_actors::ports::{Tool, erased};
+use callboard_actors::{
+    ports::{Tool, ToolContext, erased},
+    tool::{ToolError, ToolErrorType},
+};
 
 use self::{
     fetch::WebFetch,
     search::{SearchEngine, SearxNg, TAVILY_URL, Tavily, WebSearch},
 };
 use crate::{
+    fair::{FairPlaces, Place, Waiting},
     mask::Masker,
+    tools::cancelled,
     web::{Denied, NoSuchEntry, UrlPolicy, WebClient, WebError},
 };
 
 /// The executor's time limit. The web client's own limit of 30 s ends first; the rest is for the
 /// conversion.
 const TOOL_TIME: Duration = Duration::from_secs(60);
+
+/// Answers that are open at a time, of all tenants together: from the look-up of the name until the
+/// body is text. A page takes up to 6 MiB meanwhile, and its server decides how slowly it comes.
+const OPEN_MAX: usize = 32;
+
+static OPEN: LazyLock<Arc<FairPlaces>> = LazyLock::new(|| FairPlaces::new(OPEN_MAX, WAITING));
+
+/// Calls that wait for a place, within their time limit.
+const WAITING: Waiting = Waiting {
+    all: 64 * 1024,
+    tenant: 16 * 1024,
+};
+
+/// Waits for a place of the call's tenant.
+async fn place(places: &Arc<FairPlaces>, context: &ToolContext) -> Result<Place, ToolError> {
+    let tenant = context.key.scope.tenant.clone();
+    let place = tokio::select! {
+        biased;
+        () = context.cancel.cancelled() => return Err(cancelled()),
+        place = places.acquire(Some(tenant)) => place,
+    };
+    place.map_err(|_| {
+        let message = "too many calls wait for the web; try again in a moment";
+        ToolError::new(ToolErrorType::RateLimit, message).not_started()
+    })
+}
 
 /// Longest answer of a search engine. Ten results take about 10 KiB.
 const SEARCH_BYTES_MAX: usize = 1024 * 1024;

@@ -27,7 +27,7 @@ const CLIENTS: usize = 12;
 
 /// How long hosts are disturbed.
 fn duration() -> Duration {
-    Duration::from_secs(TestSize::pick(12, 40, 600))
+    Duration::from_secs(TestSize::pick(8, 40, 600))
 }
 
 fn file(database: &str, address: &str, model: &str, workspace: &str, key: &Key) -> String {

@@ -625,13 +625,10 @@ async fn folders_by_whose_names_files_are_hidden_or_protected_stay_where_they_ar
         }
         let work = fixture
             .run("set -e; echo x > .vscode/extensions.json; mv .vscode/extensions.json .vscode/y; rm .vscode/y; mkdir .config/new; \
-                  echo x > .cargo/new; mv .cargo/new ./new; mkdir .github/workflows; mv sub/src src")
+                  echo x > .cargo/new; mv .cargo/new ./new; mkdir .github/workflows; mv sub/src src; mv sub renamed")
             .await;
         assert_eq!((work.status, work.stderr.as_str()), (Some(0), ""), "{}", fixture.kind());
-        // Moved away and back, it would be missing from the covers of a command that begins.
-        let above = fixture.run("mv sub renamed").await;
-        assert_ne!(above.status, Some(0), "{}", fixture.kind());
-        assert!(fixture.path("sub/.aws/sso/x").exists() && fixture.path("src").exists());
+        assert!(fixture.path("renamed/.aws/sso/x").exists() && fixture.path("src").exists());
     })
     .await;
 }
@@ -916,6 +913,159 @@ async fn no_mount_of_a_command_follows_a_link_that_another_command_exchanges_for
 
         assert!(!outside.join("written").exists(), "{}", fixture.kind());
     })
+    .await;
+}
+
+/// A running command moves folders to where no search finds what lies in them: `.idea` below
+/// `node_modules`, hooks away from the path that git's configuration names, and a bare repository without
+/// its objects. Another command begins, and the first one moves them back.
+#[tokio::test]
+async fn what_is_kept_from_a_command_is_kept_from_the_next_wherever_it_was_moved() {
+    let test = "what_is_kept_from_a_command_is_kept_from_the_next_wherever_it_was_moved";
+    each(all(test), async |fixture| {
+        users_repository(&fixture, "repo");
+        user_git(&fixture, "repo", &["config", "core.hooksPath", "node_modules/hk"]);
+        user_git(&fixture, "", &["init", "-q", "--bare", "bare"]);
+        let files = [
+            ("p/AGENTS.md", "mine"),
+            ("p/keys/.env", "KEY=needle"),
+            ("repo/node_modules/hk/pre-commit", "#!/bin/sh\n"),
+            ("node_modules/x", ""),
+        ];
+        for (path, text) in files {
+            fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+            fs::write(fixture.path(path), text).unwrap();
+        }
+        let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap_or_default();
+        let config = read("bare/config");
+        let moves = fixture.run(
+            "mv p node_modules/p; mv repo/node_modules repo/s; mkdir -p repo/node_modules/hk; echo fake > repo/node_modules/hk/pre-commit; \
+             mv bare/objects bare/o; touch moved; while [ ! -e written ]; do sleep 0.02; done; \
+             mv node_modules/p p; rm -rf repo/node_modules; mv repo/s repo/node_modules; mv bare/o bare/objects; ls",
+        );
+        let writes = async {
+            wait_until("what is moved", Duration::from_secs(20), || fixture.path("moved").exists()).await;
+            let result = fixture
+                .run(
+                    "for f in p/AGENTS.md node_modules/p/AGENTS.md bare/config repo/*/hk/pre-commit; do echo evil >> $f; done; \
+                     for f in p/keys/.env node_modules/p/keys/.env; do cat $f; done; true",
+                )
+                .await;
+            fs::write(fixture.path("written"), "").unwrap();
+            result
+        };
+        let (moved, wrote) = futures_util::join!(moves, writes);
+
+        assert_eq!(wrote.stdout, "", "{}", fixture.kind());
+        for (path, text) in files {
+            assert_eq!(read(path), text, "{} {path}: {moved:?} {wrote:?}", fixture.kind());
+        }
+        assert_eq!(read("bare/config"), config, "{}: {moved:?} {wrote:?}", fixture.kind());
+    })
+    .await;
+}
+
+/// The same, with the second command under another guard, and folders that are exchanged all the time.
+#[tokio::test]
+async fn keys_stay_hidden_from_a_command_that_begins_while_another_exchanges_folders() {
+    let test = "keys_stay_hidden_from_a_command_that_begins_while_another_exchanges_folders";
+    each(all(test), async |fixture| {
+        let only = if fixture.kind() == "bubblewrap" { Boundary::Bubblewrap } else { Boundary::Landlock };
+        let other = boundary(&fixture.path(""), only, ExecLimits::default()).unwrap();
+        for path in ["d/.env", "node_modules/d/.env"] {
+            fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+            fs::write(fixture.path(path), "KEY=needle").unwrap();
+        }
+        let moves = fixture.run(
+            "touch begun; while [ ! -e done ]; do for p in . node_modules; do mv $p/d $p/s; done; sleep 0.00$((RANDOM % 9)); \
+             for p in . node_modules; do mv $p/s $p/d; done; sleep 0.0$((RANDOM % 9)); done 2>/dev/null",
+        );
+        let reads = async {
+            wait_until("the command", Duration::from_secs(20), || fixture.path("begun").exists()).await;
+            for _ in 0..TestSize::pick(4, 12, 60) {
+                let exec = Exec {
+                    timeout: Duration::from_secs(20),
+                    ..Exec::new("for i in {1..20}; do cat {.,node_modules}/{d,s}/.env; sleep 0.003; done 2>/dev/null; true")
+                };
+                match other.exec(exec, CancellationToken::new()).await {
+                    Ok(result) => assert_eq!(result.stdout, "", "{}", fixture.kind()),
+                    Err(error) => assert!(error.to_string().contains("keeps moving folders"), "{error}"),
+                }
+            }
+            fs::write(fixture.path("done"), "").unwrap();
+        };
+        futures_util::join!(moves, reads);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn files_and_folders_move_between_folders_in_which_keys_lie() {
+    let test = "files_and_folders_move_between_folders_in_which_keys_lie";
+    each(
+        SandboxFixture::linux(test).into_iter().chain(SandboxFixture::covered(test)),
+        async |fixture| {
+            users_repository(&fixture, "repo");
+            for path in ["repo/a/.env", "repo/a/x", "repo/a/y", "repo/b/.env", "repo/b/c/AGENTS.md"] {
+                fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+                fs::write(fixture.path(path), "x").unwrap();
+            }
+            user_git(&fixture, "repo", &["add", "a/x"]);
+
+            let result = fixture
+                .run("set -e; cd repo; git mv a/x b/x; python3 -c 'import os; os.rename(\"a/y\", \"b/y\"); os.rename(\"b/c\", \"a/c\"); os.rename(\"a\", \"d\")'")
+                .await;
+
+            assert_eq!((result.status, result.stderr.as_str()), (Some(0), ""), "{}", fixture.kind());
+            for path in ["b/x", "b/y", "d/c/AGENTS.md", "d/.env"] {
+                assert!(fixture.path("repo").join(path).exists(), "{} {path}", fixture.kind());
+            }
+        },
+    )
+    .await;
+}
+
+/// A command can leave many deep repositories. The next one still begins about as fast as one in a folder
+/// with as many shallow ones.
+#[tokio::test]
+async fn repositories_that_lie_deep_hold_up_no_command_that_begins() {
+    let test = "repositories_that_lie_deep_hold_up_no_command_that_begins";
+    each(
+        SandboxFixture::linux(test)
+            .into_iter()
+            .chain(SandboxFixture::covered(test)),
+        async |fixture| {
+            let time = async || {
+                fixture.run("true").await;
+                let begun = std::time::Instant::now();
+                for _ in 0..3 {
+                    assert_eq!(
+                        fixture.run("true").await.status,
+                        Some(0),
+                        "{}",
+                        fixture.kind()
+                    );
+                }
+                begun.elapsed()
+            };
+            for n in 0..100 {
+                fs::create_dir_all(fixture.path(&format!("r{n}/.git"))).unwrap();
+            }
+            let shallow = time().await;
+            for n in 0..100 {
+                let deep = fixture.path(&format!("r{n}")).join(["d"; 20].join("/"));
+                fs::create_dir_all(&deep).unwrap();
+                fs::rename(fixture.path(&format!("r{n}/.git")), deep.join(".git")).unwrap();
+            }
+            let deep = time().await;
+
+            assert!(
+                deep < shallow * 3 + Duration::from_secs(1),
+                "{}: {deep:?} for {shallow:?}",
+                fixture.kind()
+            );
+        },
+    )
     .await;
 }
 

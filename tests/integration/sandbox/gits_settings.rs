@@ -2,7 +2,10 @@
 //! is the user's to write, however its paths are spelled. Each attack is tried behind every boundary;
 //! then the user's git is run outside of them.
 
-use std::{os::unix::fs::symlink, process::Command};
+use std::{
+    os::unix::fs::{PermissionsExt as _, symlink},
+    process::Command,
+};
 
 use super::{
     doors::{all, git, user_git, users_repository},
@@ -280,6 +283,9 @@ async fn a_module_that_gits_configuration_runs_is_the_users() {
         // Python finds its own modules at the top first.
         ("python3 -m nbstripout", "argparse.py"),
         ("python3 -c 'import argparse'", "argparse/__init__.py"),
+        // And beside a script.
+        ("python3 tools/f", "tools/argparse.py"),
+        ("./tools/f", "tools/argparse/__init__.py"),
         ("perl -Ilib -MMy::Filter -pe 1", "lib/My/Filter.pm"),
     ];
     each(
@@ -295,7 +301,9 @@ async fn a_module_that_gits_configuration_runs_is_the_users() {
             for (n, (program, file)) in cases.iter().enumerate() {
                 let repository = format!("r{n}");
                 users_repository(&fixture, &repository);
-                fs::create_dir(fixture.path(&repository).join("tools")).unwrap();
+                let script = fixture.path(&repository).join("tools/f");
+                write(&script, "#!/usr/bin/env python3\nimport argparse\n");
+                fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
                 user_git(&fixture, &repository, &["config", "core.fsmonitor", program]);
                 let ending = if file.ends_with("pm") { "pm" } else { "py" };
                 command += &format!(

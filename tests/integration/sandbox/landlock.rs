@@ -291,41 +291,39 @@ async fn work_is_done_beside_protected_files_where_mounts_cover_them() {
 }
 
 #[tokio::test]
-async fn parents_of_protected_files_stay_with_them() {
-    let test = "parents_of_protected_files_stay_with_them";
-    each(
-        SandboxFixture::linux(test)
-            .into_iter()
-            .chain(SandboxFixture::covered(test)),
-        async |fixture| {
-            let files = [
-                ("a/repo/.git/config", "mine"),
-                ("a/repo/.git/hooks/old", "mine"),
-                ("a/b/.env", "KEY=needle"),
-            ];
-            for (path, text) in files {
-                fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
-                fs::write(fixture.path(path), text).unwrap();
-            }
+async fn parents_of_protected_files_move_with_them_and_what_takes_their_place_does_not_stay() {
+    let test = "parents_of_protected_files_move_with_them_and_what_takes_their_place_does_not_stay";
+    each(SandboxFixture::linux(test).into_iter().chain(SandboxFixture::covered(test)), async |fixture| {
+        for (path, text) in [("a/repo/.git/config", "mine"), ("a/repo/.git/hooks/old", "mine"), ("a/b/.env", "KEY=needle")] {
+            fs::create_dir_all(fixture.path(path).parent().unwrap()).unwrap();
+            fs::write(fixture.path(path), text).unwrap();
+        }
 
-            let result = fixture
-                .run(
-                    "mv a moved; cat moved/b/.env a/b/.env; \
-                     echo evil > a/repo/.git/config; rm -rf a/repo/.git/hooks; \
-                     mkdir -p a/repo/.git/hooks; echo evil > a/repo/.git/hooks/pre-commit",
-                )
-                .await;
+        let result = fixture
+            .run(
+                "mv a moved; echo evil > moved/repo/.git/config; rm -rf moved/repo/.git/hooks; echo evil > moved/b/.env; cat moved/b/.env; \
+                 mkdir -p a/repo/.git/hooks; echo evil > a/repo/.git/config; echo evil > a/repo/.git/hooks/pre-commit",
+            )
+            .await;
 
-            for (path, text) in files {
-                let now = fs::read_to_string(fixture.path(path)).unwrap_or_default();
-                assert_eq!(now, text, "{}: {}", fixture.kind(), result.stderr);
-            }
-            for path in ["moved", "a/repo/.git/hooks/pre-commit"] {
-                assert!(!fixture.path(path).exists(), "{}: {path}", fixture.kind());
-            }
-            assert_eq!(result.stdout, "");
-        },
-    )
+        let read = |path: &str| fs::read_to_string(fixture.path(path)).unwrap();
+        assert_eq!(
+            [read("moved/repo/.git/config"), read("moved/repo/.git/hooks/old"), read("moved/b/.env")],
+            ["mine", "mine", "KEY=needle"],
+            "{}: {}",
+            fixture.kind(),
+            result.stderr
+        );
+        for path in ["a/repo/.git/config", "a/repo/.git/hooks"] {
+            assert!(
+                !fixture.path(path).exists() && result.stderr.contains(&format!("[refused: {path} ")),
+                "{}: {}",
+                fixture.kind(),
+                result.stderr
+            );
+        }
+        assert_eq!(result.stdout, "");
+    })
     .await;
 }
 

@@ -101,6 +101,40 @@ fn no_tool_writes_a_file_that_the_next_start_reads() {
 }
 
 #[test]
+fn no_tool_writes_what_python_reads_in_place_of_its_own_modules() {
+    let test = "no_tool_writes_what_python_reads_in_place_of_its_own_modules";
+    let home = Home::new();
+    let mark = home.path().join("mark");
+    let evil = format!("open({mark:?}, 'w')\n");
+    // The server stands for any: its imports are what matters.
+    let script = home.work().join("tools/server.py");
+    write(&script, "import json, helper\n");
+    let servers = home.path().join("servers.json");
+    let server = json!({"command": "python3", "args": [script]});
+    write(
+        &servers,
+        &json!({"mcpServers": {"one": server}}).to_string(),
+    );
+    let flags = ["--mcp", servers.to_str().unwrap()];
+
+    let file = "tools/json.py";
+    let edit = json!({"path": file, "old_text": "", "new_text": evil});
+    let refused = call(&home, "file_edit", &edit, &flags);
+    assert!(!home.work().join(file).exists(), "{refused:?}");
+    if has_commands(&home, test) {
+        let command = format!(
+            "cat > {file} <<'END'\n{evil}END\nmkdir tools/json; cp {file} tools/json/__init__.py; echo > tools/helper.py"
+        );
+        let ran = call(&home, "bash", &json!({"command": command}), &flags);
+        assert!(home.work().join("tools/helper.py").exists(), "{ran:?}");
+    }
+
+    let listed = home.run(&["tools", "list", flags[0], flags[1]]);
+
+    assert!(!mark.exists(), "{listed:?}");
+}
+
+#[test]
 fn no_tool_reads_a_key_or_stored_data_that_lie_in_the_workspace() {
     let test = "no_tool_reads_a_key_or_stored_data_that_lie_in_the_workspace";
     let home = Home::new();

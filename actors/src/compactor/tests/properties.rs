@@ -464,7 +464,7 @@ fn seed(name: &str) -> u64 {
 }
 
 fn cases(gate: u64) -> u64 {
-    TestSize::pick(gate / 4, gate, gate * 20)
+    TestSize::pick(gate / 10, gate, gate * 20)
 }
 
 #[test]

@@ -199,13 +199,12 @@ fn story(dice: &Dice, messages: u64) -> (History, usize) {
 
 #[test]
 fn every_request_fits_and_loses_nothing_but_its_oldest_attachments() {
-    let long = TestSize::is_long();
     let replayed = std::env::var("CALLBOARD_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
     let seeds = match replayed {
         Some(seed) => seed..seed + 1,
-        None => 0..if long { 4000 } else { 200 },
+        None => 0..TestSize::pick(100, 200, 4000),
     };
     for seed in seeds {
         println!("CALLBOARD_SEED={seed}");

@@ -15,7 +15,7 @@ use crate::{
     },
     ids::{Seq, WorkId},
     journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount, of},
-    limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS},
+    limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS, UNKNOWN_OUTPUT_TOKENS},
     policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Pricing, names_model},
     ports::ProviderError,
     stream::{Failure, StopReason},
@@ -166,6 +166,11 @@ impl Pricing {
     /// request, output by the window and by the longest answer. Zero input or output is replaced by
     /// `estimate`.
     fn check(&self, state: &Durable, window: u64, reported: &Usage, estimate: &Usage) -> Usage {
+        // Of a model whose window is not known, an answer is as long as was asked for.
+        let output_max = match window {
+            0 => self.max_tokens.max(UNKNOWN_OUTPUT_TOKENS),
+            window => window.max(self.max_tokens),
+        };
         let window = if window == 0 { u64::MAX } else { window };
         let request = self
             .fixed_bytes_of(state)
@@ -180,7 +185,7 @@ impl Pricing {
             input_uncached,
             cache_read,
             cache_write,
-            output: reported.output.min(window.max(self.max_tokens)),
+            output: reported.output.min(output_max),
         };
         if usage.input() == 0 {
             usage.input_uncached = estimate.input_uncached;

@@ -11,7 +11,7 @@ use super::{
     world::{Coverage, INPUTS, STATES, World},
 };
 
-/// Interleavings in the gate; a quarter in a usual run, ten times as many in a long one.
+/// Interleavings in the gate; a tenth in a usual run, ten times as many in a long one.
 const INTERLEAVINGS: u64 = 10_000;
 
 /// How often each pair must occur, in a usual run and in a larger one.
@@ -80,7 +80,7 @@ fn random_interleavings_keep_every_law() {
         play(seed, true);
         return;
     }
-    let count = TestSize::pick(INTERLEAVINGS / 4, INTERLEAVINGS, INTERLEAVINGS * 10);
+    let count = TestSize::pick(INTERLEAVINGS / 10, INTERLEAVINGS, INTERLEAVINGS * 10);
     let [usual, all] = PAIR_MIN;
     let pair_min = TestSize::pick(usual, all, all);
     let begun = Instant::now();

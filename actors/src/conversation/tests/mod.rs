@@ -2,7 +2,7 @@
 //! a minimal shell, random models, tools, users and crashes, and rival activations of one
 //! conversation. A seed determines everything.
 //!
-//! `CALLBOARD_SEED=n` replays one interleaving and prints its steps. A usual run tries a quarter of what
+//! `CALLBOARD_SEED=n` replays one interleaving and prints its steps. A usual run tries a share of what
 //! the gate tries (`CALLBOARD_GATE=1`); `CALLBOARD_LONG=1` runs ten times as many as the gate.
 
 mod broken;

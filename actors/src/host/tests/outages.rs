@@ -13,7 +13,7 @@ use crate::{
     limits::Limits,
     ports::AppendExt,
     stream::Open,
-    testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
+    testing::{FaultPlan, FaultySessions, Reply, ScriptedModel, TestSize},
 };
 
 type Sessions = Arc<FaultySessions<MemorySessions>>;
@@ -315,7 +315,8 @@ async fn cost_of_an_outage(sleepers: usize) -> [u64; 3] {
 #[tokio::test(start_paused = true)]
 async fn sleeping_conversations_cost_nothing_during_an_outage() {
     let beside_none = cost_of_an_outage(0).await;
-    let beside_many = cost_of_an_outage(5000).await;
+    let sleepers = TestSize::pick(1000, 5000, 5000);
+    let beside_many = cost_of_an_outage(sleepers).await;
 
     assert!(beside_none[0] > 0, "the open round tries the store");
     for (many, none) in beside_many.into_iter().zip(beside_none) {

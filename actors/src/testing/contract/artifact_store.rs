@@ -481,11 +481,7 @@ async fn any_history_of_calls_ends_as_in_a_plain_map(
         .and_then(|text| text.parse().ok())
         .unwrap_or_else(now);
     println!("artifact_store: CALLBOARD_SEED={seed}");
-    let runs = if crate::testing::TestSize::is_long() {
-        100
-    } else {
-        5
-    };
+    let runs = crate::testing::TestSize::pick(2, 5, 100);
     for run in 0..runs {
         let chance = SeededEntropy::new(seed.wrapping_add(run));
         let clock = Arc::new(ManualClock::at(Timestamp(1_700_000_000_000)));

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use self::{
     items::{tools, transcript},
     stream::{Events, item_id},
-    wire::{Incomplete, Item, ResponseError, ResponseRequest, ResponseShown},
+    wire::{Incomplete, Input, Item, ResponseError, ResponseRequest, ResponseShown},
 };
 use super::convert::{tool_choice, unsupported};
 use crate::{
@@ -32,8 +32,10 @@ use crate::{
     http::{
         api::EventFrame,
         auth::{Caller, CallerKey},
-        body::Messages,
-        compat::{Ask, Bound, Call, Ended, Place, model::check_model, respond},
+        compat::{
+            Ask, Asked, Bound, BringsHistory, Call, Ended, Place, Transcript, model::check_model,
+            respond,
+        },
         error::Problem,
         shared::App,
     },
@@ -54,6 +56,14 @@ pub(super) fn fuzz(data: &[u8]) {
     }
 }
 
+impl BringsHistory for ResponseRequest {
+    fn take_history(&mut self) -> Result<Transcript, Problem> {
+        let transcript = transcript(self);
+        self.input = Input::Items(Vec::new());
+        transcript
+    }
+}
+
 /// Creates a response.
 ///
 /// `input` is the whole history, or with `previous_response_id` what follows that response. The
@@ -70,8 +80,13 @@ pub(in crate::http) async fn create(
     State(app): State<App>,
     Caller(tenant): Caller,
     key: CallerKey,
-    Messages(request): Messages<ResponseRequest>,
+    asked: Asked<ResponseRequest>,
 ) -> Result<Response, Problem> {
+    let Asked {
+        request,
+        transcript,
+        is_large,
+    } = asked;
     let model = check_model(&app, &tenant, &request.model)?;
     refuse(&request)?;
     let store = request.store.unwrap_or(true);
@@ -89,7 +104,8 @@ pub(in crate::http) async fn create(
     let functions = tools(request.tools.as_deref().unwrap_or_default())?;
     let ask = Ask {
         bound,
-        transcript: transcript(&request)?,
+        transcript: transcript?,
+        is_large,
         tools: functions,
         choice: tool_choice(request.tool_choice.as_ref())?,
         schema: schema(&request)?,

@@ -58,13 +58,13 @@ pub(crate) fn config_paths(config: &[u8]) -> Vec<ConfigPath> {
                 paths.push(ConfigPath::Include(path));
             }
             (section, _, key) => {
-                let value = String::from_utf8_lossy(value);
+                let value = text(value);
                 if names_command(section, key, &value) {
                     // No shell reads these.
                     if matches!(key, b"path" | b"program" | b"askpass")
                         && value.contains(is_separator)
                     {
-                        paths.push(ConfigPath::Program(value.clone().into_owned()));
+                        paths.push(ConfigPath::Program(value.clone()));
                     }
                     paths.extend(words_of(&value).into_iter().map(ConfigPath::Program));
                     paths.extend(modules_of(&value));
@@ -73,6 +73,32 @@ pub(crate) fn config_paths(config: &[u8]) -> Vec<ConfigPath> {
         }
     }
     paths
+}
+
+/// The character that stands for byte 0 where a path is no text.
+const BYTES: u32 = 0x0010_FF00;
+
+/// The text of a command. A byte that is no text becomes a character of its own.
+fn text(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        let odd = chunk.invalid().iter();
+        text.extend(odd.filter_map(|byte| char::from_u32(BYTES + u32::from(*byte))));
+    }
+    text
+}
+
+/// The path that a word of a command stands for.
+pub(crate) fn path(word: &str) -> PathBuf {
+    let mut bytes = Vec::new();
+    for c in word.chars() {
+        match u32::from(c).checked_sub(BYTES).map(u8::try_from) {
+            Some(Ok(byte)) => bytes.push(byte),
+            _ => bytes.extend(c.encode_utf8(&mut [0; 4]).bytes()),
+        }
+    }
+    OsStr::from_bytes(&bytes).into()
 }
 
 /// Whether the objects of a repository with this configuration have ids of SHA-256.

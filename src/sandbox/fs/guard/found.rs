@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::{OsStr, OsString},
     os::{
-        fd::{BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
     },
     path::{Path, PathBuf},
@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::sandbox::policy::{is_of_dependencies, lower};
+use crate::sandbox::fs::Root;
 
 /// Names of one folder that can get a Landlock rule; names beyond these get none.
 const NAMES_MAX: usize = 50_000;
@@ -27,9 +27,9 @@ pub(in crate::sandbox) type Identity = (u64, u64);
 /// The result of a search. Paths are relative to the root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::sandbox) struct Found {
-    /// Folders that commands may write in, but not rename or replace: git repositories, folders by
-    /// whose names files in them are protected or hold keys, such as `.vscode` and `.aws`, and all
-    /// folders above what is protected or holds keys. An outer folder comes before those in it.
+    /// Folders that commands may write in, but not rename or replace: git repositories, and folders
+    /// by whose names files in them are protected or hold keys, such as `.vscode` and `.aws`. An outer
+    /// folder comes before those in it.
     pub(in crate::sandbox) held: Vec<PathBuf>,
     /// Paths that commands may read but not write.
     pub(in crate::sandbox) read_only: Vec<PathBuf>,
@@ -42,6 +42,14 @@ pub(in crate::sandbox) struct Found {
     pub(in crate::sandbox) loose: BTreeMap<PathBuf, Changed>,
     /// The index of each repository as it was: one that has not changed since needs no examination.
     pub(in crate::sandbox) indexes: BTreeSet<(Identity, Changed)>,
+}
+
+/// How a file is kept from another command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sandbox) enum Added {
+    Held,
+    ReadOnly,
+    Hidden { is_folder: bool },
 }
 
 /// Change time (ctime) of a file, in seconds and nanoseconds. The kernel's clock sets it; programs
@@ -137,32 +145,26 @@ impl Found {
         once(&mut self.hidden);
     }
 
-    /// Keeps every folder above what was found in its place. Otherwise a running command could move
-    /// it away and back while another one begins, whose covers would then be missing.
-    pub(super) fn hold_above(&mut self) {
-        let covered: BTreeSet<&Path> = self
-            .read_only
-            .iter()
-            .map(PathBuf::as_path)
-            .chain(self.hidden.iter().map(|(path, _)| path.as_path()))
-            .collect();
-        let found = self
-            .protected
-            .keys()
-            .chain(&self.held)
-            .map(PathBuf::as_path);
-        let above: BTreeSet<PathBuf> = found
-            .chain(covered.iter().copied())
-            // Package managers rename what they bring along.
-            .filter(|path| !is_of_dependencies(&lower(path)))
-            .flat_map(|path| path.ancestors().skip(1))
-            .filter(|folder| {
-                !folder.as_os_str().is_empty()
-                    && !folder.ancestors().any(|part| covered.contains(part))
-            })
-            .map(Path::to_owned)
-            .collect();
-        self.held.extend(above);
+    /// Adds a file that is kept from another command, unless it was found.
+    pub(in crate::sandbox) fn add(&mut self, root: &Root, path: PathBuf, how: Added) {
+        let is_known = match how {
+            Added::Held => self.held.contains(&path),
+            Added::ReadOnly => self.read_only.contains(&path),
+            Added::Hidden { is_folder } => self.hidden.contains(&(path.clone(), is_folder)),
+        };
+        if is_known {
+            return;
+        }
+        match how {
+            Added::Held => self.held.push(path),
+            Added::Hidden { is_folder } => self.hidden.push((path, is_folder)),
+            Added::ReadOnly => {
+                let status = |path: &Path| FileStatus::at(root.dir.as_fd(), path).ok();
+                if let (Some(own), Some(above)) = (status(&path), path.parent().and_then(status)) {
+                    self.protect(path, own, above.own);
+                }
+            }
+        }
         self.deduplicate();
     }
 
@@ -175,7 +177,7 @@ impl Found {
     }
 
     /// Number of mounts that cover this result.
-    pub(super) fn covers(&self) -> usize {
+    pub(in crate::sandbox) fn covers(&self) -> usize {
         self.held.len() + self.read_only.len() + self.hidden.len()
     }
 

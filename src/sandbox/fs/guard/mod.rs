@@ -14,9 +14,9 @@
 //! - A protected name that is new after a command is moved aside, whatever the command's outcome.
 //!   While several commands run, a name that one of them found is not taken as the user's if
 //!   another may have created it, also under another guard or in another process of the user.
-//! - A protected name, a name of keys and all folders above them stay in their places: no command
-//!   renames `.aws` to read what is in it under another name, nor moves a folder away while another
-//!   command begins.
+//! - A protected name, a name of keys and the folders by whose names they are known stay in their
+//!   places: no command renames `.vscode` or `.aws`, to write or read under another name later. Folders
+//!   above them may move: `linux::begin` finds what lies in them.
 //! - Where a watchdog runs (`exec::watchdog`), these promises hold even if the host is killed
 //!   during the command.
 //!
@@ -25,6 +25,8 @@
 //!   (`NAME.refused`) when the command ends; until then the host's own programs could read it.
 //! - No mount can cover a protected link. A command can remove the link, and the sweep moves aside
 //!   its replacement.
+//! - A folder that contains a folder such as `.vscode` can be renamed, and takes it along into the place
+//!   of another folder.
 //! - Processes of different users, or of containers with a `/dev/shm` each, do not know of each other's
 //!   commands in one workspace.
 //! - A protected name that the user creates or replaces while a command runs is taken for the
@@ -47,14 +49,15 @@ use std::{
 
 use callboard_actors::ports::SandboxError;
 use found::FileStatus;
-pub(in crate::sandbox) use found::{Found, Identity, identity, names_of};
+pub(in crate::sandbox) use found::{Added, Found, Identity, identity, names_of};
 use known::{Known, WrittenKnown};
 use listings::Listings;
 pub(in crate::sandbox) use notices::WatchdogLock;
 pub(crate) use notices::why_no_notices;
-use notices::{Notice, Notices, Running};
+pub(in crate::sandbox) use notices::{Made, Notice, Searching};
+use notices::{Notices, Running};
 use parking_lot::{Mutex, MutexGuard};
-use search::Unguarded;
+use search::{COVERS_MAX, Unguarded};
 pub(in crate::sandbox::fs) use search::{is_behind_protected_link, is_named_by_git};
 use serde::{Deserialize, Serialize};
 
@@ -160,11 +163,45 @@ impl Guard {
         self.state.lock()
     }
 
-    /// Searches the workspace before a command. Blocks.
+    /// From now on, commands of other guards that end are seen by [`Guard::made_elsewhere`].
+    pub(in crate::sandbox) fn watch(&self) -> Option<Searching> {
+        self.notices()?.search(&self.root)
+    }
+
+    /// The commands of other guards whose mounts are made, and whether one has ended meanwhile.
+    pub(in crate::sandbox) fn made_elsewhere(&self, watch: &mut Searching) -> (Vec<Made>, bool) {
+        self.notices()
+            .map(|notices| notices.made(&self.root, watch))
+            .unwrap_or_default()
+    }
+
+    /// Leaves other guards a notice of a command whose mounts are made, until the notice is dropped.
+    pub(in crate::sandbox) fn leave_made(&self, made: Made) -> Option<Notice> {
+        self.notices()?.leave_made(&self.root, made)
+    }
+
+    /// Searches the workspace once more for what a command must not write or read. Blocks.
     ///
     /// # Errors
     /// [`Unguarded`] when the workspace cannot be searched completely.
-    pub(in crate::sandbox) fn search(self: &Arc<Self>) -> Result<Guarded, Unguarded> {
+    pub(in crate::sandbox) fn find(&self) -> Result<Found, Unguarded> {
+        let listings = self.state().listings.clone();
+        search::before(&self.root, &listings).map(|searched| searched.found)
+    }
+
+    #[cfg(test)]
+    fn search(self: &Arc<Self>) -> Result<Guarded, Unguarded> {
+        self.search_beside(|_, _| {})
+    }
+
+    /// Searches the workspace before a command. `add` adds what commands that run keep from it. Blocks.
+    ///
+    /// # Errors
+    /// [`Unguarded`] when the workspace cannot be searched completely.
+    pub(in crate::sandbox) fn search_beside(
+        self: &Arc<Self>,
+        add: impl FnOnce(&Root, &mut Found),
+    ) -> Result<Guarded, Unguarded> {
         // The lock is held before and after the search, not during it: searches run concurrently.
         // `searching` makes `forget` keep the knowledge of commands that end meanwhile, since this
         // search may have seen files that such a command created. A file counts as the user's only
@@ -178,7 +215,7 @@ impl Guard {
             state.searching += 1;
             (state.remembered.clone(), state.running.is_empty())
         };
-        let searched = search::before(&self.root, &listings).map(|mut searched| {
+        let searched = search::before(&self.root, &listings).and_then(|mut searched| {
             if !is_alone
                 || notices
                     .as_ref()
@@ -186,7 +223,11 @@ impl Guard {
             {
                 self.check_remembered(&mut searched.found, &remembered);
             }
-            searched
+            add(&self.root, &mut searched.found);
+            if searched.found.covers() > COVERS_MAX {
+                return Err(Unguarded::Covers);
+            }
+            Ok(searched)
         });
         if let Ok(searched) = &searched {
             self.settle(searched.files);

@@ -47,10 +47,29 @@ use position::{Place, Position, Relation};
 /// Endings of the names of notices.
 const SEARCH: &str = ".search";
 const COMMAND: &str = ".command";
+const MADE: &str = ".made";
 
 /// By how much the last change of a file must be older than a command, so that it cannot be from it: the
 /// clocks of file systems tick in seconds at worst.
 const SETTLED: Duration = Duration::from_secs(3);
+
+/// A command whose mounts are made, in a notice.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(in crate::sandbox) struct Made {
+    /// A process in its mount namespace.
+    pub(in crate::sandbox) pid: i32,
+    /// Where it sees the workspace.
+    pub(in crate::sandbox) place: PathBuf,
+    /// The namespace, as the kernel calls it.
+    pub(in crate::sandbox) mounts: PathBuf,
+}
+
+/// [`Made`], with the namespace in which its number counts.
+#[derive(Serialize, Deserialize)]
+struct WrittenMade {
+    made: Made,
+    numbers: PathBuf,
+}
 
 /// What a command's guard knew before the command.
 #[derive(Debug, Clone)]
@@ -137,7 +156,7 @@ pub(super) struct Notices {
 
 /// A notice, locked until it is dropped.
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(in crate::sandbox) struct Notice {
     left: Left,
     /// For a command's: where its workspace lies, and the names of its guard's notices.
     of_command: Option<(Vec<PathBuf>, PathBuf, Position)>,
@@ -147,10 +166,12 @@ pub(super) struct Notice {
 
 /// The notice of a search.
 #[derive(Debug)]
-pub(super) struct Searching {
+pub(in crate::sandbox) struct Searching {
     _notice: Option<Notice>,
     /// Commands that had ended before the search began.
     ended: BTreeSet<OsString>,
+    /// Of these, the notices about their mounts.
+    ended_made: BTreeSet<OsString>,
     /// Whether a command of another guard was running.
     pub(super) has_others: bool,
 }
@@ -210,8 +231,12 @@ impl Notices {
         let (running, ended): (Vec<&OsString>, Vec<&OsString>) = self
             .of_others(&listed, COMMAND)
             .partition(|name| listed.is_running(name));
+        let (_, ended_made): (Vec<&OsString>, Vec<&OsString>) = self
+            .of_others(&listed, MADE)
+            .partition(|name| listed.is_running(name));
         // Before the names of searches are read: these commands ended before any later search began.
-        clear(&folders, notice.as_ref(), &ended);
+        let all_ended: Vec<&OsString> = ended.iter().chain(&ended_made).copied().collect();
+        clear(&folders, notice.as_ref(), &all_ended);
         let concerns = |name: &&OsString| {
             position_of(&listed, name).is_some_and(|other| position.is_related(&other))
         };
@@ -219,6 +244,7 @@ impl Notices {
             _notice: notice,
             has_others: running.iter().any(concerns),
             ended: ended.into_iter().cloned().collect(),
+            ended_made: ended_made.into_iter().cloned().collect(),
         })
     }
 
@@ -251,6 +277,40 @@ impl Notices {
                 }
             })
             .collect()
+    }
+
+    /// The commands of other guards whose mounts are made, and whether one of them has ended since a search
+    /// began or since this was last asked for it.
+    pub(super) fn made(&self, root: &Root, searching: &mut Searching) -> (Vec<Made>, bool) {
+        let Some(position) = Position::of(root) else {
+            return (Vec::new(), false);
+        };
+        let listed = Listed::new(&self.open(root));
+        let mut has_ended = false;
+        let mut running = Vec::new();
+        for name in self.of_others(&listed, MADE) {
+            if searching.ended_made.contains(name) {
+                continue;
+            }
+            if listed.is_running(name) {
+                let is_here = position_of(&listed, name).is_some_and(|other| position == other);
+                running.extend(is_here.then(|| read_made(&listed, name)).flatten());
+            } else {
+                searching.ended_made.insert(name.clone());
+                has_ended = true;
+            }
+        }
+        (running, has_ended)
+    }
+
+    /// Leaves the notice of a command whose mounts are made.
+    pub(super) fn leave_made(&self, root: &Root, made: Made) -> Option<Notice> {
+        let numbers = numbers()?;
+        let written = serde_json::to_vec(&WrittenMade { made, numbers }).ok()?;
+        let position = Position::of(root)?;
+        let mut notice = self.leave(&self.open(root), MADE, &position, &written)?;
+        notice.of_command = Some((self.folders.clone(), root.real_path().to_owned(), position));
+        Some(notice)
     }
 
     /// Leaves the notice of a command that is about to begin.
@@ -331,6 +391,17 @@ fn is_needed(searched: &[Option<Position>], position: Option<&Position>) -> bool
         (Some(search), Some(position)) => search.is_related(position),
         _ => true,
     })
+}
+
+/// `None` also for a command in a container with other process numbers.
+fn read_made(listed: &Listed, name: &OsStr) -> Option<Made> {
+    let written: WrittenMade = serde_json::from_slice(&listed.body(name)?).ok()?;
+    (written.numbers == numbers()?).then_some(written.made)
+}
+
+/// The namespace of this process's numbers.
+fn numbers() -> Option<PathBuf> {
+    std::fs::read_link("/proc/self/ns/pid").ok()
 }
 
 /// Where the workspace of a notice lies.

@@ -11,6 +11,7 @@ mod file;
 mod hard_links;
 mod links;
 mod open;
+mod outer;
 mod repositories;
 
 use std::{
@@ -58,7 +59,7 @@ const FOLDERS_AFTER_MAX: usize = 4 * FOLDERS_MAX;
 
 /// Mounts that cover the result of a search: bubblewrap's setup time grows with the square of their
 /// number.
-const COVERS_MAX: usize = 1000;
+pub(super) const COVERS_MAX: usize = 1000;
 
 /// Bytes read of a list of rebase steps or of a configuration. A longer list counts as one that
 /// runs commands.
@@ -221,7 +222,6 @@ pub(super) fn before(root: &Root, last: &Arc<Listings>) -> Result<Searched, Ungu
     if searched.found.covers() > COVERS_MAX {
         return Err(Unguarded::Covers);
     }
-    searched.found.hold_above();
     Ok(searched)
 }
 
@@ -304,6 +304,8 @@ impl<'a> Search<'a> {
 
     fn run(mut self) -> Searched {
         self.search_account();
+        self.search_python_folders();
+        self.search_outer_above();
         self.enter(Path::new(""), (0, 0), false, false);
         while let Some(mut item) = self.known.pop_front().or_else(|| self.fresh.pop_front()) {
             self.searched += 1;

@@ -4,19 +4,27 @@
 use std::{
     ffi::{OsStr, OsString},
     fs,
-    os::unix::fs::MetadataExt,
+    io::Write,
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
 use callboard_actors::ports::ExecLimits;
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Mode, OFlags},
     process::{Gid, Resource, Rlimit, Signal, Uid},
     thread::{CapabilitiesSecureBits, CapabilitySet, CapabilitySets},
 };
 
-use super::{Plan, folders, mounts};
+use super::{PIPE, Plan, folders, mounts};
 use crate::sandbox::{
-    exec::{become_command, processes::total, shell},
+    exec::{
+        BEGIN, become_command,
+        processes::total,
+        shell,
+        words::{COVERED, word},
+    },
     fs::{Found, Root},
     linux::{
         filter::{self, Behind, Outside, Uncounted},
@@ -41,6 +49,7 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
     let _ = rustix::process::setsid();
     let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     limit(&plan.limits).map_err(said("limits"))?;
+    let gate = plan.gated.then(|| Gate::open(plan)).transpose()?;
     let mut root = open()?;
     let mut found =
         Found::of_arguments(found).ok_or("what was found in the workspace is not known")?;
@@ -55,6 +64,9 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
         // opened again.
         root = open()?;
         mounts::cover(&root, &found)?;
+        if let Some(gate) = gate {
+            gate.wait(plan)?;
+        }
         // Mounts cover the protected names, so Landlock need not restrict their folders.
         found = Found::default();
     }
@@ -95,6 +107,42 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
     );
     let error = become_command(&shell::command(command, &plan.nonce), environment);
     Err(format!("bash: {}", error.kind()))
+}
+
+/// Longest wait for the host, which gives up sooner.
+const GATE_MAX: Timespec = Timespec {
+    tv_sec: 30,
+    tv_nsec: 0,
+};
+
+/// Where the host lets the command begin, once it has checked its mounts.
+struct Gate(OwnedFd);
+
+impl Gate {
+    /// Opens the pipe before mounts change what its path names.
+    fn open(plan: &Plan) -> Result<Self, String> {
+        let said = |error: rustix::io::Errno| format!("the pipe: {error}");
+        let path = plan.private.join(PIPE);
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let pipe = rustix::fs::open(&path, flags, Mode::empty()).map_err(said)?;
+        rustix::fs::unlink(&path).map_err(said)?;
+        Ok(Self(pipe))
+    }
+
+    fn wait(self, plan: &Plan) -> Result<(), String> {
+        let own = rustix::process::getpid().as_raw_pid().to_string();
+        let said = word(&plan.nonce, COVERED, &own);
+        std::io::stderr()
+            .write_all(said.as_bytes())
+            .map_err(|error| format!("the host: {}", error.kind()))?;
+        // The pipe also ends with the supervisor.
+        let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&GATE_MAX));
+        let mut answer = [0];
+        match rustix::io::read(&self.0, &mut answer) {
+            Ok(1) if answer == [BEGIN] => Ok(()),
+            _ => Err("the host did not let it begin".to_owned()),
+        }
+    }
 }
 
 fn limit(limits: &ExecLimits) -> Result<(), rustix::io::Errno> {

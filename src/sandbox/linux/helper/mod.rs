@@ -29,7 +29,8 @@ pub(super) mod pdf;
 mod plan;
 mod supervisor;
 
-pub(super) use mounts::is_mount_point;
+pub(super) use mounts::{Mounted, is_mount_point};
+use plan::PIPE;
 pub(super) use plan::Plan;
 
 use crate::sandbox::exec::{ASK, watchdog, words::word};

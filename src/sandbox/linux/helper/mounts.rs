@@ -22,7 +22,10 @@ use rustix::{
     mount::{MountFlags, mount, mount_bind_recursive, mount_remount},
 };
 
-use crate::sandbox::fs::{Found, Identity, Root};
+use crate::sandbox::{
+    exec::shell::CHANGED,
+    fs::{Found, Identity, Root},
+};
 
 /// Folders in which a command sees only what it may use.
 const EMPTIED: &[&str] = &[
@@ -47,9 +50,9 @@ pub(super) fn close(writable: [&Path; 2]) -> Result<(), String> {
             .map_err(|error| format!("the mount of a writable folder: {error}"))?;
         own.push(folder);
     }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")
-        .map_err(|error| format!("the list of mounts: {}", error.kind()))?;
-    for Mounted { place, flags } in mounts.lines().filter_map(Mounted::parse) {
+    let mounts =
+        Mounted::of("self").map_err(|error| format!("the list of mounts: {}", error.kind()))?;
+    for Mounted { place, flags, .. } in mounts {
         if flags.contains(MountFlags::RDONLY) || own.iter().any(|folder| place.starts_with(folder))
         {
             continue;
@@ -129,24 +132,43 @@ pub(super) fn narrow<'a>(shown: impl Iterator<Item = &'a Path>) -> Result<(), St
 
 /// A line of the kernel's list of mounts.
 #[derive(Debug, PartialEq)]
-struct Mounted {
-    place: PathBuf,
+pub(in crate::sandbox) struct Mounted {
+    pub(in crate::sandbox) id: u64,
+    /// Number of the mount that it lies on.
+    pub(in crate::sandbox) parent: u64,
+    pub(in crate::sandbox) place: PathBuf,
     /// Flags that a remount must keep, since another user namespace set them.
     flags: MountFlags,
 }
 
 impl Mounted {
-    fn parse(line: &str) -> Option<Self> {
-        let mut fields = line.split(' ').skip(4);
+    /// The mounts of a process's namespace.
+    pub(in crate::sandbox) fn of(process: &str) -> std::io::Result<Vec<Self>> {
+        let lines = std::fs::read(format!("/proc/{process}/mountinfo"))?;
+        Ok(lines
+            .split(|byte| *byte == b'\n')
+            .filter_map(Self::parse)
+            .collect())
+    }
+
+    /// Parses a line, in which a path may be no text.
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (id, parent) = (number()?, number()?);
+        let mut fields = fields.skip(2);
         let place = unescaped(fields.next()?);
-        let flags = fields.next()?.split(',').map(|option| match option {
-            "ro" => MountFlags::RDONLY,
-            "nosuid" => MountFlags::NOSUID,
-            "nodev" => MountFlags::NODEV,
-            "noexec" => MountFlags::NOEXEC,
+        let options = fields.next()?.split(|byte| *byte == b',');
+        let flags = options.map(|option| match option {
+            b"ro" => MountFlags::RDONLY,
+            b"nosuid" => MountFlags::NOSUID,
+            b"nodev" => MountFlags::NODEV,
+            b"noexec" => MountFlags::NOEXEC,
             _ => MountFlags::empty(),
         });
         Some(Self {
+            id,
+            parent,
             place,
             flags: flags.collect(),
         })
@@ -154,10 +176,10 @@ impl Mounted {
 }
 
 /// Decodes octal escapes: `\040` is a blank.
-fn unescaped(text: &str) -> PathBuf {
+fn unescaped(text: &[u8]) -> PathBuf {
     use std::{ffi::OsString, os::unix::ffi::OsStringExt};
     let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
         let code = after
             .get(..3)
@@ -209,12 +231,7 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     let place = match open(root, path) {
         Ok(place) => place,
         // It was moved or removed after the search.
-        Err(Errno::NOENT) => {
-            return Err(
-                "another command changed a protected name while this one began: run it again"
-                    .to_owned(),
-            );
-        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Err(CHANGED.to_owned()),
         Err(error) => return Err(said(error)),
     };
     let null;
@@ -237,8 +254,11 @@ fn lay(root: &Root, path: &Path, cover: &Cover) -> Result<(), String> {
     }
     // Another command may have moved the name between the open and the mount. Opening the path again
     // must reach the mount that was just made; if it reaches another file, the cover lies elsewhere.
-    let laid = open(root, path).map_err(said)?;
-    let changed = || "a protected name was changed while it was covered: try again".to_owned();
+    let changed = || CHANGED.to_owned();
+    let laid = open(root, path).map_err(|error| match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP => changed(),
+        error => said(error),
+    })?;
     if source.is_some_and(|source| own_identity(source) != own_identity(&laid)) {
         return Err(changed());
     }
@@ -304,12 +324,14 @@ mod tests {
 
     #[test]
     fn the_kernels_list_of_mounts_is_read() {
-        let line = r"45 43 0:21 / /mnt/a\040b\134c rw,nosuid,nodev,relatime shared:7 - ext4 /dev/vda ro,errors=continue";
-        let closed = "43 42 254:0 /x / ro,noexec - ext4 /dev/vda rw";
+        let line = br"45 43 0:21 / /mnt/a\040b\134c rw,nosuid,nodev,relatime shared:7 - ext4 /dev/vda ro,errors=continue";
+        let closed = b"43 42 254:0 /x / ro,noexec - ext4 /dev/vda rw";
 
         assert_eq!(
             Mounted::parse(line),
             Some(Mounted {
+                id: 45,
+                parent: 43,
                 place: PathBuf::from("/mnt/a b\\c"),
                 flags: MountFlags::NOSUID | MountFlags::NODEV
             })
@@ -317,10 +339,12 @@ mod tests {
         assert_eq!(
             Mounted::parse(closed),
             Some(Mounted {
+                id: 43,
+                parent: 42,
                 place: PathBuf::from("/"),
                 flags: MountFlags::RDONLY | MountFlags::NOEXEC
             })
         );
-        assert_eq!(Mounted::parse("43 42"), None);
+        assert_eq!(Mounted::parse(b"43 42"), None);
     }
 }

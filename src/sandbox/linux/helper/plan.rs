@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::sandbox::{PathRules, exec::Namespace};
 
+/// The pipe in the private folder through which a command that waits is let begin.
+pub(super) const PIPE: &str = "begin";
+
 /// A command's jail.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::sandbox) struct Plan {
@@ -22,6 +25,8 @@ pub(in crate::sandbox) struct Plan {
     pub(in crate::sandbox) private: PathBuf,
     /// How the helper gets a mount namespace; `None` where none can be created.
     pub(in crate::sandbox) namespace: Option<Namespace>,
+    /// Whether the command waits, once its mounts are made, until the host lets it begin.
+    pub(in crate::sandbox) gated: bool,
     /// Additional folders that the command can read.
     pub(in crate::sandbox) read_only: Vec<PathBuf>,
     /// Variables that toolchains need.

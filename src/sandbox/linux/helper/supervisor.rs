@@ -15,12 +15,13 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    fs::{FileType, Mode, OFlags},
     process::{Pid, WaitOptions, WaitStatus},
 };
 
-use super::{Plan, inner};
+use super::{PIPE, Plan, inner};
 use crate::sandbox::exec::{
-    ASK,
+    ASK, BEGIN,
     processes::{below, kill, pidfd},
     start_helper,
     words::word,
@@ -59,6 +60,16 @@ pub(super) fn run(plan: &Plan, command: &OsStr, found: &[OsString]) -> Result<i3
 }
 
 fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Result<i32, String> {
+    let mut gate = None;
+    if plan.gated {
+        let said = |error: rustix::io::Errno| format!("no pipe: {error}");
+        let pipe = plan.private.join(PIPE);
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, mode, 0).map_err(said)?;
+        // Opened before its reader starts, so that neither waits for the other.
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        gate = Some(rustix::fs::open(&pipe, flags, Mode::empty()).map_err(said)?);
+    }
     let plan_text = serde_json::to_string(plan).map_err(|_| "the plan cannot be encoded")?;
     let arguments = [
         OsStr::new(ASK),
@@ -80,7 +91,12 @@ fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Re
     let child_fd = pidfd(child.as_raw_pid()).ok_or("the command cannot be watched")?;
     let control = std::io::stdin();
     let status = loop {
-        let watched = [PollFlags::IN, PollFlags::empty(), PollFlags::IN];
+        let asked = if gate.is_some() {
+            PollFlags::IN
+        } else {
+            PollFlags::empty()
+        };
+        let watched = [PollFlags::IN, asked, PollFlags::IN];
         let fds = [child_fd.as_fd(), control.as_fd(), host.as_fd()];
         let mut fds: Vec<PollFd<'_>> = fds
             .into_iter()
@@ -89,6 +105,9 @@ fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Re
             .collect();
         let _ = poll(&mut fds, None);
         let rose: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let is_asked = fds
+            .get(1)
+            .is_some_and(|control| control.revents().contains(PollFlags::IN));
         // Reaps orphans as well as the child.
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
             if pid == child {
@@ -98,6 +117,14 @@ fn watch(plan: &Plan, command: &OsStr, found: &[OsString], host: &OwnedFd) -> Re
                 end_all();
                 return Ok(code(status));
             }
+        }
+        if is_asked && let Some(pipe) = gate.take() {
+            let mut word = [0];
+            if matches!(rustix::io::read(&control, &mut word), Ok(1)) && word == [BEGIN] {
+                let _ = rustix::io::write(&pipe, &word);
+                continue;
+            }
+            break super::FAILED;
         }
         if let [_, gone, host_gone] = rose.as_slice()
             && (*gone || *host_gone)

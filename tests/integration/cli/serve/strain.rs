@@ -146,11 +146,11 @@ async fn connections_that_only_ping_leave_a_tenant_with_a_key_served() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conversations_that_are_used_once_take_bounded_memory() {
-    let (conversations, most) = if is_long() {
-        (100_000, 400_000_000)
-    } else {
-        (4_000, 160_000_000)
-    };
+    let (conversations, most) = TestSize::pick(
+        (2_000, 130_000_000),
+        (4_000, 160_000_000),
+        (100_000, 400_000_000),
+    );
     let home = Home::new();
     let key = Key::new(&home);
     let host = "data_dir = \"data\"\n[limits]\nidle_conversations_max = ";

@@ -14,6 +14,7 @@ use crate::support::model_server::{ModelServer, Reply, anthropic_text, sse};
 
 const CONVERSATIONS: usize = 4;
 const TURNS: usize = 25;
+const TURNS_USUALLY: usize = 15;
 
 /// Memory of the host that one stuck watcher may use, in bytes.
 const STUCK_BYTES_MAX: u64 = 1024 * 1024;
@@ -50,6 +51,11 @@ fn resident(pid: u32) -> u64 {
     kib * 1024
 }
 
+/// The turns of each conversation between two measurements.
+fn turns_each() -> usize {
+    TestSize::pick(TURNS_USUALLY, TURNS, TURNS)
+}
+
 /// Empties every conversation and runs rounds in all of them concurrently. Returns the durations of
 /// the rounds, sorted.
 async fn turns(served: &Served, key: &str) -> Vec<Duration> {
@@ -64,7 +70,7 @@ async fn turns(served: &Served, key: &str) -> Vec<Duration> {
             )
             .await;
     }
-    for turn in 0..TURNS {
+    for turn in 0..turns_each() {
         let asked = (0..CONVERSATIONS).map(|n| async move {
             let began = Instant::now();
             let body = json!({ "content": format!("turn {turn}") });
@@ -167,7 +173,7 @@ async fn half_of_the_watchers_never_read_and_no_other_is_slower() {
                     .filter(|line| *line == b"event: round_finished")
                 {
                     ends += 1;
-                    if ends % TURNS == 0 {
+                    if ends % turns_each() == 0 {
                         sender.send(()).unwrap();
                     }
                 }

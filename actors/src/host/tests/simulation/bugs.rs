@@ -9,9 +9,12 @@ use super::{
 
 pub(super) use crate::planted::Bug;
 
-/// Seeds within which each bug must be found, and how often its seed is replayed.
+use crate::testing::TestSize;
+
+/// Seeds within which each bug must be found, and how often its seed is replayed in the gate and in a usual run.
 const SEEDS: u64 = 1000;
 const REPLAYS: usize = 10;
+const REPLAYS_USUALLY: usize = 2;
 
 fn breaks(ended: &Ended, promise: &str) -> bool {
     ended
@@ -40,7 +43,7 @@ fn check(bug: Bug, promise: &str) {
     let (seed, found) = find(bug, promise);
     eprintln!("{bug:?}: seed {seed}: {:?}", found.violations);
 
-    for _ in 0..REPLAYS {
+    for _ in 0..TestSize::pick(REPLAYS_USUALLY, REPLAYS, REPLAYS) {
         let again = run(Plan::new(seed).with_bug(bug));
         assert_eq!(
             (again.digest, &again.violations),

@@ -39,22 +39,23 @@ use crate::testing::TestSize;
 use plan::Plan;
 use run::{Ended, run};
 
-/// Seeds in the gate, of which a usual run has a quarter, and the factor of a long run.
+/// Seeds in the gate, of which a usual run has a fifth, and the factor of a long run.
 const SEEDS: u64 = 1000;
 const LONG: u64 = 100;
 
 /// Failing seeds that one run reports before it gives up.
 const FAILURES_MAX: usize = 20;
 
-/// Seeds that are run twice to compare their traces.
+/// Seeds that are run twice to compare their traces, in the gate and in a usual run.
 const COMPARED: u64 = 40;
+const COMPARED_USUALLY: u64 = 16;
 
 /// The seeds of a run: `CALLBOARD_SEEDS=from..to`, or those of a usual or a long run.
 fn seeds() -> std::ops::Range<u64> {
     let text = std::env::var("CALLBOARD_SEEDS").unwrap_or_default();
     let ends = text.split_once("..");
     let given = ends.and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    given.unwrap_or(0..TestSize::pick(SEEDS / 4, SEEDS, SEEDS * LONG))
+    given.unwrap_or(0..TestSize::pick(SEEDS / 5, SEEDS, SEEDS * LONG))
 }
 
 fn seed() -> Option<u64> {
@@ -118,7 +119,7 @@ fn seeds_that_once_broke_a_promise_keep_all_of_them() {
 
 #[test]
 fn a_seed_replays_the_same_trace() {
-    for seed in 0..COMPARED {
+    for seed in 0..TestSize::pick(COMPARED_USUALLY, COMPARED, COMPARED) {
         let (first, second) = (run(Plan::new(seed)), run(Plan::new(seed)));
         if first.digest != second.digest {
             let mut lines = first.trace.lines().zip(second.trace.lines());

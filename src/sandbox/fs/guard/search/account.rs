@@ -17,7 +17,7 @@ use rustix::{
 
 use super::{GIT_FILE_BYTES_MAX, Search, Unguarded, links::LINKS_MAX, open::try_read};
 use crate::sandbox::fs::{
-    git::named::{ConfigPath, config_paths, expanded},
+    git::named::{ConfigPath, config_paths, expanded, path},
     shown,
 };
 
@@ -98,7 +98,7 @@ impl Search<'_> {
             programs: named
                 .programs
                 .iter()
-                .filter(|path| is_anywhere(Path::new(path)))
+                .filter(|program| is_anywhere(&path(program)))
                 .cloned()
                 .collect(),
             ..Named::default()
@@ -210,7 +210,7 @@ impl Search<'_> {
 }
 
 /// The beginning of a regular file. A pipe or device blocks nothing.
-fn content(path: &Path) -> Option<Vec<u8>> {
+pub(super) fn content(path: &Path) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     file.metadata().ok().filter(std::fs::Metadata::is_file)?;

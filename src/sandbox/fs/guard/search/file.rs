@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 
 use rustix::fs::FileType;
 
-use super::{Parts, Purpose, Search, open::read, open_real};
+use super::{Parts, Purpose, Search, open_real};
 use crate::sandbox::{
     fs::{Root, guard::found::names_of},
     policy::{lower, lower_name},
@@ -22,10 +22,7 @@ pub(in crate::sandbox::fs) fn is_behind_protected_link(root: &Root, path: &Path)
     };
     let leads = |link: &Path| {
         // The target of what is no link is the file itself.
-        let target = link
-            .to_str()
-            .and_then(|given| root.locate(given).ok())
-            .filter(|target| target != link);
+        let target = root.locate_path(link).ok().filter(|target| target != link);
         target
             .and_then(|target| path.strip_prefix(target).ok())
             .is_some_and(|rest| {
@@ -63,21 +60,21 @@ pub(in crate::sandbox::fs) fn is_named_by_git(root: &Root, path: &Path) -> bool 
         },
     );
     search.search_account();
+    search.search_python_folders();
+    search.search_outer_above();
     for folder in path.ancestors().skip(1) {
         let git = folder.join(".git");
         match search.status(&git).map(|status| status.kind) {
             Ok(FileType::Directory) => search.search_repository(&git),
             Ok(FileType::Symlink) => search.follow(&git),
             // A file with the path of a repository.
-            Ok(FileType::RegularFile) => {
-                let content = read(root, &git).unwrap_or_default();
-                let content = String::from_utf8_lossy(&content);
-                if let Some(path) = content.trim_end().strip_prefix("gitdir: ")
-                    && let Some(repository) = search.locate(&folder.join(path))
-                {
-                    search.search_repository(&repository);
-                }
-            }
+            Ok(FileType::RegularFile) => match search.pointed_to(&git) {
+                Some(path) => match search.locate(&path) {
+                    Some(repository) => search.search_repository(&repository),
+                    None => search.search_outer_pointer(&git),
+                },
+                None => {}
+            },
             _ => {}
         }
         let mut parts = Parts::default();

@@ -24,6 +24,7 @@ use crate::sandbox::fs::{
     },
     guard::found::names_of,
 };
+use crate::sandbox::policy::names_python;
 
 /// Programs of one configuration that are looked for in a working tree.
 const PROGRAMS_MAX: usize = 1000;
@@ -55,11 +56,16 @@ impl Search<'_> {
         let account = self.account.clone();
         self.protect_named(path, &account);
         // Git reads the configuration of the folder that `commondir` names, whatever else lies there.
-        if let Some(content) = read(self.root, &path.join("commondir"))
-            && let Some(common) =
-                self.locate(&path.join(&*String::from_utf8_lossy(content.trim_ascii_end())))
-        {
-            self.search_repository(&common);
+        if let Some(content) = read(self.root, &path.join("commondir")) {
+            let common = path.join(OsStr::from_bytes(content.trim_ascii_end()));
+            match self.locate(&common) {
+                Some(common) => self.search_repository(&common),
+                None => {
+                    let tops = self.working_trees(path);
+                    let common = self.root.real_path().join(common);
+                    self.search_outer(&common, &tops, &path.join("commondir"));
+                }
+            }
         }
         for name in REPOSITORY_FOLDERS.iter().chain(WAITING_FOLDERS) {
             let path = path.join(name);
@@ -102,6 +108,7 @@ impl Search<'_> {
         {
             match status.kind {
                 FileType::Symlink => self.follow(&path),
+                FileType::RegularFile if is_git(&path) => self.search_outer_pointer(&path),
                 FileType::RegularFile
                     if path
                         .file_name()
@@ -144,11 +151,12 @@ impl Search<'_> {
                 }
             }
             for program in named.programs.iter().take(PROGRAMS_MAX) {
-                let Some(target) = self.locate_named(top, Path::new(program)) else {
+                let Some(target) = self.locate_named(top, &named::path(program)) else {
                     continue;
                 };
                 match self.status(&target) {
                     Ok(status) if status.kind == FileType::RegularFile => {
+                        self.protect_beside_script(&target, origin);
                         self.protect_target(target, origin);
                     }
                     Ok(_) => {}
@@ -156,17 +164,35 @@ impl Search<'_> {
                 }
             }
             for module in named.modules.iter().take(PROGRAMS_MAX) {
-                if let Some(folder) = self.protect_module(top, Path::new(module), origin) {
+                if let Some(folder) = self.protect_module(top, &named::path(module), origin) {
                     self.protect_target(folder, origin);
                 }
             }
             for package in named.packages.iter().take(PROGRAMS_MAX) {
-                self.protect_module(top, Path::new(package), origin);
-                self.protect_module(top, &Path::new(package).join("__init__"), origin);
+                let package = named::path(package);
+                self.protect_module(top, &package, origin);
+                self.protect_module(top, &package.join("__init__"), origin);
             }
             for folder in named.module_folders.iter().take(PROGRAMS_MAX) {
-                self.protect_pythons_own(top, Path::new(folder), origin);
+                self.protect_pythons_own(top, &named::path(folder), origin);
             }
+        }
+    }
+
+    /// Protects what Python reads in the folders of scripts that the user runs.
+    pub(super) fn search_python_folders(&mut self) {
+        for folder in self.root.rules().python_folders.clone() {
+            self.protect_pythons_own(Path::new(""), &folder, &folder);
+        }
+    }
+
+    /// Protects the files beside a script of Python that Python takes for its own modules.
+    fn protect_beside_script(&mut self, script: &Path, origin: &Path) {
+        let beginning = read(self.root, script).unwrap_or_default();
+        if names_python(script, &beginning)
+            && let Some(folder) = script.parent()
+        {
+            self.protect_pythons_own(Path::new(""), folder, origin);
         }
     }
 
@@ -289,7 +315,7 @@ impl Search<'_> {
     /// a new one is moved aside.
     fn id_length(&self, repository: &Path, known: &Known) -> usize {
         let common = read(self.root, &repository.join("commondir"))
-            .map(|content| repository.join(&*String::from_utf8_lossy(content.trim_ascii_end())));
+            .map(|content| repository.join(OsStr::from_bytes(content.trim_ascii_end())));
         let uses_sha256 = [Some(repository.to_owned()), common]
             .into_iter()
             .flatten()
@@ -325,7 +351,7 @@ impl Search<'_> {
     }
 
     pub(super) fn locate(&self, path: &Path) -> Option<PathBuf> {
-        self.root.locate(path.to_str()?).ok()
+        self.root.locate_path(path).ok()
     }
 
     /// The tops of a repository's working trees, as far as its files name them: hooks are relative
@@ -344,8 +370,8 @@ impl Search<'_> {
         for folder in linked.chain([repository.to_owned()]) {
             // The path of the `.git` file in the working tree.
             let content = read(self.root, &folder.join("gitdir")).unwrap_or_default();
-            let path = String::from_utf8_lossy(content.trim_ascii());
-            tops.extend(folder.join(&*path).parent().map(Path::to_owned));
+            let path = folder.join(OsStr::from_bytes(content.trim_ascii()));
+            tops.extend(path.parent().map(Path::to_owned));
         }
         tops
     }
@@ -368,7 +394,10 @@ impl Search<'_> {
 
     /// Protects the target of a protected link as well.
     pub(super) fn follow(&mut self, link: &Path) {
-        let Some(target) = link.to_str().and_then(|link| self.root.locate(link).ok()) else {
+        let Some(target) = self.locate(link) else {
+            if is_git(link) {
+                self.search_outer_link(link);
+            }
             return;
         };
         if is_git(link)
