@@ -68,8 +68,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Messages<T> {
     }
 }
 
-/// Reads and parses a body that carries messages. What `convert` makes of it is made where the body
-/// is parsed: of a large one, which it is told, on a blocking thread.
+/// Reads and parses a body that carries messages. `convert` runs where the body is parsed: for a
+/// large one on a blocking thread. Its second argument is whether the body is large.
 pub(super) async fn read_messages<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     request: Request,
     app: &App,

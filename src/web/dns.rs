@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn names_of_one_tenant_that_nobody_answers_keep_no_other_tenants_name_waiting() {
+    async fn names_of_one_tenant_that_get_no_answer_keep_no_other_tenants_name_waiting() {
         let waiting = Waiting {
             all: 64,
             tenant: 64,
