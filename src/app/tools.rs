@@ -272,7 +272,10 @@ fn over_workspace(
     let skills = overrides.skills.as_deref().or(config.skills.as_deref());
     let by_flags = named_by_flags(overrides);
     for files in [&named(config, skills), &by_flags] {
-        if !overrides.named.add(&files.protected, &files.sensitive) {
+        if !overrides
+            .named
+            .add(&files.protected, &files.programs, &files.sensitive)
+        {
             return Err(AppError::Tools(
                 "the sessions of this process name more than 10,000 files; start another one"
                     .to_owned(),

@@ -227,19 +227,28 @@ pub(in crate::sandbox) fn limited_command(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     #[test]
     fn a_command_begins_only_behind_the_covers_that_it_must_have() {
-        let run = |covered: &[Covered]| {
+        let answered = |covered: &[Covered], answer: u8| {
             let argv = behind_covers(covered, "nonce", vec!["/bin/echo".into(), "began".into()]);
             let (program, arguments) = argv.split_first().unwrap();
-            let output = std::process::Command::new(program)
+            let mut child = std::process::Command::new(program)
                 .args(arguments)
-                .output()
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .stderr(std::process::Stdio::piped())
+                .spawn()
                 .unwrap();
+            // A command that does not begin has not read it.
+            let _ = child.stdin.take().unwrap().write_all(&[answer]);
+            let output = child.wait_with_output().unwrap();
             (output.stdout, output.stderr)
         };
+        let run = |covered: &[Covered]| answered(covered, BEGIN);
         let absent = |last| Covered {
             place: "/workspace/a b\\/$(echo)\"]".into(),
             binds: u8::from(last != Cover::Other),
@@ -247,7 +256,9 @@ mod tests {
             was_mount: false,
         };
 
-        assert_eq!(run(&[]), (b"began\n".to_vec(), Vec::new()));
+        let said = b"\x1enonce:covered:\x1e".to_vec();
+        assert_eq!(run(&[]), (b"began\n".to_vec(), said.clone()));
+        assert_eq!(answered(&[], b'r'), (Vec::new(), said));
         for last in [Cover::Itself, Cover::ReadOnly, Cover::Other] {
             let (stdout, stderr) = run(&[absent(last)]);
             assert!(stdout.is_empty(), "{last:?}");

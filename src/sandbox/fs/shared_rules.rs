@@ -25,24 +25,31 @@ pub(crate) struct NamedFiles(Arc<RwLock<Named>>);
 #[derive(Debug, Default)]
 struct Named {
     protected: BTreeSet<PathBuf>,
+    programs: BTreeSet<PathBuf>,
     sensitive: BTreeSet<PathBuf>,
 }
 
 #[cfg(any(test, feature = "cli"))]
 impl Named {
     fn len(&self) -> usize {
-        self.protected.len() + self.sensitive.len()
+        self.protected.len() + self.programs.len() + self.sensitive.len()
     }
 }
 
 #[cfg(any(test, feature = "cli"))]
 impl NamedFiles {
-    /// Adds files that only the user may write, and files that no tool may read either. `false`, if
-    /// there are too many.
-    pub(crate) fn add(&self, protected: &[PathBuf], sensitive: &[PathBuf]) -> bool {
+    /// Adds files that only the user may write, programs, which only the user may write either, and files
+    /// that no tool may read. `false`, if there are too many.
+    pub(crate) fn add(
+        &self,
+        protected: &[PathBuf],
+        programs: &[PathBuf],
+        sensitive: &[PathBuf],
+    ) -> bool {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let mut named = self.0.write();
         named.protected.extend(protected.iter().map(absolute));
+        named.programs.extend(programs.iter().map(absolute));
         named.sensitive.extend(sensitive.iter().map(absolute));
         named.len() <= FILES_MAX
     }
@@ -57,6 +64,10 @@ impl NamedFiles {
             .protected
             .iter()
             .fold(rules.clone(), |rules, path| rules.and_protected(root, path));
+        let rules = named
+            .programs
+            .iter()
+            .fold(rules, |rules, path| rules.and_program(root, path));
         let rules = named
             .sensitive
             .iter()

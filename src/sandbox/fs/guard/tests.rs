@@ -572,7 +572,7 @@ fn what_another_session_names_is_protected_from_then_on_and_stays_the_users() {
     assert_eq!(paths(first.found()), Vec::<String>::new());
 
     let server = folder.path().join("tools/server.py");
-    assert!(named.add(&[server.clone(), "/elsewhere/x".into()], &[]));
+    assert!(named.add(&[server.clone(), "/elsewhere/x".into()], &[], &[]));
     let second = guard.search().unwrap();
 
     assert_eq!(paths(second.found()), ["tools/server.py"]);

@@ -4,8 +4,8 @@
 //! next one waits at a gate when its mounts are made ([`AtGate`]), and the host compares them with those of
 //! every command that runs.
 //!
-//! **Why this is enough.** A mount lies on a file, not on a path: renames carry it along, and the kernel
-//! lets nobody in whose namespace a file is a mount point rename or remove that file. So of each command
+//! **Why this is enough.** A mount lies on a file, not on a path: renames carry it along, and where a file is a
+//! mount point in a namespace, the kernel lets no process of that namespace rename or remove it. So of each command
 //! that runs, the kernel itself keeps the list of the files that are kept from it, with the places where
 //! they are now ([`covers`]). Whatever such a command has moved, and wherever, before or during the search:
 //! - A file that is kept from it must be kept from the new command as well, or the new one gets its

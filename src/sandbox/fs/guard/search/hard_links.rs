@@ -250,11 +250,6 @@ mod tests {
             read_only.iter().all(|path| found.read_only.contains(path)),
             "{found:?}"
         );
-        let held = [PathBuf::from(odd), "c".into(), "e".into()];
-        assert!(
-            held.iter().all(|path| found.held.contains(path)),
-            "{found:?}"
-        );
         assert!(!found.hidden.iter().any(|(path, _)| path == Path::new("z")));
     }
 
