@@ -68,13 +68,13 @@ pub(in crate::sandbox::fs) fn is_named_by_git(root: &Root, path: &Path) -> bool 
             Ok(FileType::Directory) => search.search_repository(&git),
             Ok(FileType::Symlink) => search.follow(&git),
             // A file with the path of a repository.
-            Ok(FileType::RegularFile) => match search.pointed_to(&git) {
-                Some(path) => match search.locate(&path) {
+            Ok(FileType::RegularFile) => {
+                let pointed_to = search.pointed_to(&git);
+                match pointed_to.and_then(|path| search.locate(&path)) {
                     Some(repository) => search.search_repository(&repository),
                     None => search.search_outer_pointer(&git),
-                },
-                None => {}
-            },
+                }
+            }
             _ => {}
         }
         let mut parts = Parts::default();
