@@ -137,11 +137,10 @@ pub(super) fn another(
     open().map_err(|error: Error| cannot_open(path, describe(&error)))
 }
 
-/// Of a file by a stranger, nothing computes: this program makes no view and no trigger, and one in
-/// place of a table could run without end.
+/// This program makes no view; one in the place of a table, in a file by a stranger, could run without
+/// end.
 pub(crate) fn harden(conn: &Connection) -> rusqlite::Result<()> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     Ok(())
 }
@@ -390,7 +389,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_of_a_stranger_computes_nothing() {
+    fn a_view_in_the_place_of_a_table_is_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s.db");
         let options = SqliteOptions::default();
