@@ -125,9 +125,15 @@ fn is_python_script(file: &Path) -> bool {
 }
 
 /// As much of a first line as Linux reads.
-pub(super) const FIRST_LINE_MAX: u64 = 256;
+#[cfg(any(test, feature = "cli"))]
+const FIRST_LINE_MAX: u64 = 256;
 
 /// Whether a file with this name and beginning may be a script of Python.
+#[cfg(any(
+    test,
+    feature = "cli",
+    all(feature = "sandbox-linux", target_os = "linux")
+))]
 pub(super) fn names_python(file: &Path, beginning: &[u8]) -> bool {
     match beginning.strip_prefix(b"#!") {
         _ if file

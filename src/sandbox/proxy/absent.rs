@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use callboard_actors::ports::SandboxError;
+use callboard_actors::{ids::TenantId, ports::SandboxError};
 
 use super::allow_list::AllowList;
 
@@ -20,7 +20,7 @@ impl Proxy {
         match *self {}
     }
 
-    pub(super) fn open(&self) -> Result<CommandProxy, SandboxError> {
+    pub(super) fn open(&self, _tenant: Option<TenantId>) -> Result<CommandProxy, SandboxError> {
         match *self {}
     }
 }
