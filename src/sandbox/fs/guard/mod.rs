@@ -185,7 +185,7 @@ impl Guard {
     /// # Errors
     /// [`Unguarded`] when the workspace cannot be searched completely.
     pub(in crate::sandbox) fn find(&self) -> Result<Found, Unguarded> {
-        let listings = self.state().listings.clone();
+        let (_, listings) = self.begin();
         search::before(&self.root, &listings).map(|searched| searched.found)
     }
 
