@@ -35,6 +35,9 @@ pub(super) const CLOSE: &str = r#"for d in /proc/self/fd/*; do d=${d##*/}; if ((
 /// memory, before the host and the supervisors of other commands.
 pub(super) const FIRST_TO_GO: &str = "{ echo 500 >/proc/self/oom_score_adj; } 2>/dev/null;";
 
+/// Script that makes a process ignore the signals that ask a program to end.
+const OUTLIVES: &str = "trap '' HUP INT QUIT TERM;";
+
 /// The role of a process, which decides when it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -45,10 +48,13 @@ pub(super) enum Role {
     Supervisor,
     /// A server beside the host. It ends with the thread that started it.
     Server,
+    /// The watchdog. It outlives its host, and what ends the host's terminal, service or process group
+    /// does not end it. It leaves that group for a session of its own.
+    Watchdog,
 }
 
 /// A command that inherits only `carried`: no environment, no other descriptor and no input, in a
-/// new process group.
+/// new process group unless it is the watchdog.
 pub(super) fn clean_command(argv: &[OsString], role: Role, carried: Option<&OwnedFd>) -> Command {
     command_of(std::process::id(), argv, role, carried)
 }
@@ -73,17 +79,18 @@ pub(super) fn handed(carried: Option<&Carried>) -> std::io::Result<Option<OwnedF
 fn command_of(host: u32, argv: &[OsString], role: Role, carried: Option<&OwnedFd>) -> Command {
     use std::os::unix::process::CommandExt;
     let own = rustix::process::getpriority_process(None).unwrap_or(0);
-    let mut command = if role == Role::Supervisor || !std::path::Path::new(SETPRIV).is_file() {
+    let outlives_host = matches!(role, Role::Supervisor | Role::Watchdog);
+    let mut command = if outlives_host || !std::path::Path::new(SETPRIV).is_file() {
         Command::new("/usr/bin/nice")
     } else {
         let mut command = Command::new(SETPRIV);
         command.args(["--pdeathsig", "KILL", "--", "/usr/bin/nice"]);
         command
     };
-    let score = if role == Role::Command {
-        FIRST_TO_GO
-    } else {
-        ""
+    let first = match role {
+        Role::Command => FIRST_TO_GO,
+        Role::Watchdog => OUTLIVES,
+        Role::Supervisor | Role::Server => "",
     };
     command
         .args(["-n", &(NICENESS - own).to_string(), BASH])
@@ -91,7 +98,7 @@ fn command_of(host: u32, argv: &[OsString], role: Role, carried: Option<&OwnedFd
             "--norc",
             "--noprofile",
             "-c",
-            &format!("{STILL_OURS} c=$1; shift; {score} {CLOSE} exec \"$@\""),
+            &format!("{STILL_OURS} c=$1; shift; {first} {CLOSE} exec \"$@\""),
             "callboard",
             &host.to_string(),
         ])
@@ -100,8 +107,10 @@ fn command_of(host: u32, argv: &[OsString], role: Role, carried: Option<&OwnedFd
         .env_clear()
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
+        .stderr(Stdio::piped());
+    if role != Role::Watchdog {
+        command.process_group(0);
+    }
     command
 }
 
@@ -152,7 +161,7 @@ pub(super) fn start_watchdog(
 ) -> std::io::Result<std::process::Child> {
     let argv: Vec<OsString> = std::iter::once(program.path()).chain(arguments).collect();
     let carried = handed(program.carried().as_ref())?;
-    let mut command = clean_command(&argv, Role::Supervisor, carried.as_ref());
+    let mut command = clean_command(&argv, Role::Watchdog, carried.as_ref());
     command
         .envs(environment)
         .current_dir("/")
@@ -221,7 +230,12 @@ mod tests {
     #[test]
     fn a_command_whose_host_is_gone_before_it_begins_does_nothing() {
         let argv = ["/bin/echo", "begun"].map(OsString::from);
-        for role in [Role::Command, Role::Supervisor, Role::Server] {
+        for role in [
+            Role::Command,
+            Role::Supervisor,
+            Role::Server,
+            Role::Watchdog,
+        ] {
             let ours = command_of(std::process::id(), &argv, role, None)
                 .output()
                 .unwrap();

@@ -10,6 +10,9 @@
 //! From its start until it has swept, it keeps a file locked that the notices of its host's commands name,
 //! so that another process which begins a command meanwhile takes these for running.
 //!
+//! It ignores the signals that ask a program to end, which a terminal, a service manager or `pkill` may send to
+//! it beside the host: it ends when the host has.
+//!
 //! While the host itself is stopped (Ctrl-Z, SIGSTOP), it bounds nothing. So the watchdog looks at it
 //! five times a second and stops the commands for as long.
 //!
@@ -266,6 +269,9 @@ fn greets(child: &mut Child) -> bool {
 
 /// Main function of the watchdog process. It keeps the file `lock` locked until it has swept.
 pub(in crate::sandbox) fn run(lock: &str) -> i32 {
+    // No signal to the host's terminal or process group reaches it. In a group without a parent in its
+    // session, the kernel would end a process that is stopped when the host ends.
+    let _ = rustix::process::setsid();
     let _lock = WatchdogLock::new(lock);
     if std::io::stdout()
         .write_all(GREETING)

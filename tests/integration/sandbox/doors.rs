@@ -713,6 +713,110 @@ async fn what_a_command_in_a_workspace_above_or_below_leaves_is_not_taken_for_th
     }
 }
 
+/// The watchdog of a host: its child that has this stage.
+fn watchdog_of(host: u32) -> Option<rustix::process::Pid> {
+    let text = |pid: &str, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let numbers = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let is_watchdog = |pid: &String| {
+        let stat = String::from_utf8_lossy(&text(pid, "stat")).into_owned();
+        let parent = stat
+            .rsplit_once(") ")
+            .and_then(|(_, rest)| rest.split(' ').nth(1).map(str::to_owned));
+        parent == Some(host.to_string())
+            && text(pid, "cmdline")
+                .split(|byte| *byte == 0)
+                .any(|word| word == b"watchdog")
+    };
+    numbers
+        .into_iter()
+        .find(is_watchdog)
+        .and_then(|pid| rustix::process::Pid::from_raw(pid.parse().unwrap()))
+}
+
+/// A host whose command has created a protected file and runs on.
+async fn host_that_plants(fixture: &SandboxFixture) -> std::process::Child {
+    let host = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "sandbox::ends::child_host"])
+        .env("CALLBOARD_TEST_KILL_NINE", fixture.path(""))
+        .env("CALLBOARD_TEST_KIND", fixture.kind())
+        .env(
+            "CALLBOARD_TEST_COMMAND",
+            "mkdir .vscode; echo evil > .vscode/tasks.json; echo > started; sleep 60",
+        )
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("the command", Duration::from_secs(20), || {
+        fixture.path("started").exists()
+    })
+    .await;
+    host
+}
+
+#[tokio::test]
+async fn a_watchdog_that_is_asked_to_end_beside_its_host_still_sweeps() {
+    use rustix::process::{Signal, kill_process};
+    let test = "a_watchdog_that_is_asked_to_end_beside_its_host_still_sweeps";
+    each(SandboxFixture::both(test), async |fixture| {
+        let mut host = host_that_plants(&fixture).await;
+        let watchdog = watchdog_of(host.id()).unwrap();
+        for signal in [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM] {
+            kill_process(watchdog, signal).unwrap();
+        }
+        assert_ne!(
+            rustix::process::getsid(Some(watchdog)),
+            rustix::process::getsid(None),
+            "what ends a terminal does not reach it"
+        );
+
+        host.kill().unwrap();
+        host.wait().unwrap();
+
+        wait_until("the sweep", Duration::from_secs(10), || {
+            !fixture.path(".vscode/tasks.json").exists()
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_that_begins_before_a_killed_host_is_swept_for_takes_nothing_of_it_for_the_users()
+{
+    let test =
+        "a_command_that_begins_before_a_killed_host_is_swept_for_takes_nothing_of_it_for_the_users";
+    each(SandboxFixture::both(test), async |fixture| {
+        fs::create_dir(fixture.path("e")).unwrap();
+        fs::write(fixture.path(".envrc"), "mine").unwrap();
+        let mut host = host_that_plants(&fixture).await;
+        // Its sweep may take seconds.
+        let watchdog = watchdog_of(host.id()).unwrap();
+        rustix::process::kill_process(watchdog, rustix::process::Signal::STOP).unwrap();
+        host.kill().unwrap();
+        host.wait().unwrap();
+
+        let result = fixture.run("ls -A").await;
+
+        let is_left = fixture.path(".vscode/tasks.json").exists();
+        rustix::process::kill_process(watchdog, rustix::process::Signal::CONT).unwrap();
+        assert!(
+            result.stdout.contains(".vscode") && !is_left,
+            "{}: {}",
+            fixture.kind(),
+            result.stderr
+        );
+        assert_eq!(
+            fs::read_to_string(fixture.path(".envrc")).unwrap(),
+            "mine",
+            "the user's own stay"
+        );
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn hard_links_of_the_users_are_covered_whatever_their_names() {
     use std::os::unix::ffi::OsStrExt;
