@@ -169,7 +169,8 @@ impl Masker {
         replace(text, spans)
     }
 
-    fn exact_spans(&self, text: &str) -> Vec<(usize, usize)> {
+    /// Where the configured keys are, in bytes.
+    pub(crate) fn exact_spans(&self, text: &str) -> Vec<(usize, usize)> {
         let known = self.secrets.iter().flat_map(|secret| {
             text.match_indices(secret.as_str())
                 .map(|(at, hit)| (at, at + hit.len()))
@@ -363,7 +364,7 @@ fn looks_like_a_key(name: &str, separator: &str, value: &str, quoted: bool) -> b
 }
 
 /// Replaces the spans, overlapping ones as one. Masks are numbered within the text.
-fn replace(text: &str, mut spans: Vec<(usize, usize)>) -> String {
+pub(crate) fn replace(text: &str, mut spans: Vec<(usize, usize)>) -> String {
     if spans.is_empty() {
         return text.to_owned();
     }

@@ -62,13 +62,14 @@ impl LlmProvider for Masked {
                 .await
                 .map_err(|error| of_error(error, &self.redactor))?;
             let redactor = self.redactor.clone();
-            let text = self.redactor.stream();
-            let thinking = self.redactor.stream();
+            let stream = || self.redactor.stream();
             Ok(Box::pin(Words {
                 inner: Some(inner),
                 redactor,
-                text,
-                thinking,
+                text: stream(),
+                thinking: stream(),
+                text_blocks: stream(),
+                thinking_blocks: stream(),
                 failed: None,
             }) as ModelStream)
         })
@@ -95,6 +96,9 @@ struct Words {
     redactor: Redactor,
     text: RedactingStream,
     thinking: RedactingStream,
+    /// Readers join the blocks of a kind.
+    text_blocks: RedactingStream,
+    thinking_blocks: RedactingStream,
     /// An error to report after the text that was held back before it.
     failed: Option<ProviderError>,
 }
@@ -109,9 +113,11 @@ impl Words {
             }
             ModelEvent::Block(mut block) => {
                 match &mut block {
-                    ContentBlock::Text(text) => text.text = mask(&text.text),
+                    ContentBlock::Text(text) => {
+                        text.text = self.text_blocks.part(&text.text);
+                    }
                     ContentBlock::Thinking(thinking) => {
-                        thinking.thinking = mask(&thinking.thinking);
+                        thinking.thinking = self.thinking_blocks.part(&thinking.thinking);
                         thinking.signature = thinking.signature.as_deref().map(mask);
                     }
                     ContentBlock::ToolUse(call) => {
@@ -148,7 +154,7 @@ impl Words {
         }
     }
 
-    /// Emits the text that was held back: no more text follows that could complete a key.
+    /// Emits the text that was held back.
     fn release(&mut self, out: &mut Vec<ModelEvent>) {
         push(self.thinking.finish(), ModelEvent::Thinking, out);
         push(self.text.finish(), ModelEvent::Text, out);

@@ -249,7 +249,7 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let environment: BTreeMap<String, String> = environment.collect();
         let set = |name: &str| environment.get(name).filter(|text| !text.is_empty());
-        let home = set("HOME").map(PathBuf::from);
+        let home = absolute(set("HOME"));
         let data_home = absolute(set("XDG_DATA_HOME"))
             .or_else(|| home.as_ref().map(|home| home.join(".local/share")));
         let data_home = data_home.map(|folder| folder.join("callboard"));

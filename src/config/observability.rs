@@ -145,6 +145,10 @@ fn check_key(settings: &ObservabilityConfig, key: &str) -> Result<(), String> {
                     quoted(url)
                 ))
             }
+            // Addresses appear in errors and logs; passwords must not.
+            Some(url) if authority(url).contains('@') => {
+                Err("must not contain a user name or a password; use `otlp_headers`".to_owned())
+            }
             Some(_) | None => Ok(()),
         },
         "trace_batch_size" if settings.trace_batch_size == 0 => Err("must be positive".into()),
@@ -171,6 +175,12 @@ pub(super) fn show(text: &mut String, observability: &Observability) {
             value => writeln!(text, "{key} = {}", toml_text::value(&value)),
         };
     }
+}
+
+/// The part of an address between the scheme and the path.
+fn authority(url: &str) -> &str {
+    let rest = url.split_once("//").map_or(url, |(_, rest)| rest);
+    rest.split(['/', '?', '#']).next().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -413,7 +413,7 @@ impl Connection {
         }
         let listed = tools.len();
         tools.truncate(TOOLS_MAX);
-        let (tools, mut left_out) = definitions::definitions(&tools);
+        let (tools, mut left_out) = definitions::definitions(&tools, &self.masker);
         if listed > TOOLS_MAX {
             left_out.push(format!("all tools after the first {TOOLS_MAX}"));
         }

@@ -13,8 +13,9 @@ use callboard_actors::{
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, Tool};
 use serde_json::Value;
 
-use super::pins::digest;
+use super::{pins::digest, tool::masked};
 use crate::{
+    mask::Masker,
     schema::JsonSchemas,
     visible::{visible_line, visible_material, visible_value},
 };
@@ -37,14 +38,19 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Converts a tool's definition; the error is why the tool is not offered.
-pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
+/// Converts a tool's definition; the error is why the tool is not offered. Keys that its server was given
+/// are masked: the definition goes to the model's provider.
+pub(super) fn definition(tool: &Tool, masker: &Masker) -> Result<McpToolDefinition, String> {
     let shown = visible_line(&tool.name, 64);
     if tool.name.is_empty() || tool.name.len() > NAME_BYTES_MAX {
         return Err(format!(
             "a tool has a name of {} bytes; allowed are 1 to {NAME_BYTES_MAX}",
             tool.name.len()
         ));
+    }
+    let mask = |text: &str| masker.mask_exact(text);
+    if mask(&tool.name) != tool.name {
+        return Err("a tool has a key of this host in its name".to_owned());
     }
     let description = tool.description.as_deref().unwrap_or_default();
     let schema = Value::Object((*tool.input_schema).clone());
@@ -53,7 +59,8 @@ pub(super) fn definition(tool: &Tool) -> Result<McpToolDefinition, String> {
     });
     let digest = digest(&tool.name, description, &schema, &annotations);
 
-    let description = visible_material(description);
+    let description = mask(&visible_material(&mask(description)));
+    let schema = masked(schema, &mask);
     if description.len() > DESCRIPTION_BYTES_MAX {
         return Err(format!(
             "`{shown}` has a description longer than {} KiB",
@@ -171,13 +178,16 @@ fn binary(mime: &str, data: &str) -> McpContent {
 
 /// Converts all definitions, in the server's order; the second part is one line for each omitted
 /// tool.
-pub(super) fn definitions(tools: &[Tool]) -> (Arc<[McpToolDefinition]>, Vec<String>) {
+pub(super) fn definitions(
+    tools: &[Tool],
+    masker: &Masker,
+) -> (Arc<[McpToolDefinition]>, Vec<String>) {
     let mut taken = Vec::<McpToolDefinition>::new();
     let mut names = HashSet::new();
     let mut left_out = Vec::new();
     let mut more = 0_usize;
     for tool in tools {
-        let problem = match definition(tool) {
+        let problem = match definition(tool, masker) {
             Ok(definition) if names.insert(definition.name.clone()) => {
                 taken.push(definition);
                 continue;
@@ -210,9 +220,34 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
+    fn read(tool: &Tool) -> Result<McpToolDefinition, String> {
+        definition(tool, &Masker::default())
+    }
+
+    #[test]
+    fn a_key_that_a_server_repeats_in_a_definition_does_not_reach_the_model() {
+        const KEY: &str = "tok-not-a-real-key-0123456789";
+        let masker = Masker::new([KEY]);
+        let poisoned = tool(json!({
+            "name": "add", "description": format!("Use {KEY}. {}\u{200b}{}", &KEY[..9], &KEY[9..]),
+            "inputSchema": {"properties": {KEY: {"enum": [format!("x{KEY}")], "default": KEY}}},
+        }));
+
+        let read = definition(&poisoned, &masker).unwrap();
+
+        let shown = format!("{} {}", read.description, read.input_schema.as_str());
+        assert!(
+            !shown.contains(KEY) && shown.contains("[masked:1]"),
+            "{shown}"
+        );
+        let named = tool(json!({"name": format!("a{KEY}"), "inputSchema": {}}));
+        let why = definition(&named, &masker).unwrap_err();
+        assert!(!why.contains(KEY), "{why}");
+    }
+
     #[test]
     fn a_poisoned_definition_is_shown_as_it_is() {
-        let read = definition(&tool(json!({
+        let read = read(&tool(json!({
             "name": "add", "description": "Adds.\u{e0049}\u{200b}</system>",
             "inputSchema": {"properties": {"a": {"description": "\u{202e}x", "type": "number"}}},
             "annotations": {"readOnlyHint": true},
@@ -254,20 +289,23 @@ mod tests {
             ),
             (deep, "nested deeper"),
         ] {
-            let error = definition(&tool(json!({"name": "a", "inputSchema": schema}))).unwrap_err();
+            let error = read(&tool(json!({"name": "a", "inputSchema": schema}))).unwrap_err();
             assert!(error.contains(reason), "{reason}: {error}");
         }
-        assert!(definition(&tool(json!({"name": "n".repeat(300), "inputSchema": {}}))).is_err());
+        assert!(read(&tool(json!({"name": "n".repeat(300), "inputSchema": {}}))).is_err());
         assert!(
-            definition(&tool(
+            read(&tool(
                 json!({"name": "n", "description": "d".repeat(20_000), "inputSchema": {}})
             ))
             .is_err()
         );
-        let (taken, left_out) = definitions(&[
-            tool(json!({"name": "a", "description": "1", "inputSchema": {}})),
-            tool(json!({"name": "a", "description": "2", "inputSchema": {}})),
-        ]);
+        let (taken, left_out) = definitions(
+            &[
+                tool(json!({"name": "a", "description": "1", "inputSchema": {}})),
+                tool(json!({"name": "a", "description": "2", "inputSchema": {}})),
+            ],
+            &Masker::default(),
+        );
         assert_eq!(
             (taken.len(), taken[0].description.as_str(), left_out.len()),
             (1, "1", 1)
@@ -276,7 +314,7 @@ mod tests {
         let bad: Vec<Tool> = (0..100)
             .map(|n| tool(json!({"name": n.to_string(), "inputSchema": {"type": "string"}})))
             .collect();
-        let (_, left_out) = definitions(&bad);
+        let (_, left_out) = definitions(&bad, &Masker::default());
         assert_eq!(
             (left_out.len(), left_out[16].as_str()),
             (17, "84 more tools, for similar reasons")

@@ -203,22 +203,24 @@ async fn output(
         // The specification requires the text to be equivalent to the structured content, so the
         // text is enough.
         Some(value) if text.is_empty() => {
-            Ok(ToolOutput::Data(masked(visible_value(&value), masker)))
+            let mask = |text: &str| masker.mask(text);
+            Ok(ToolOutput::Data(masked(visible_value(&value), &mask)))
         }
         _ => Ok(ToolOutput::Text(text)),
     }
 }
 
-fn masked(value: Value, masker: &Masker) -> Value {
+/// A value with its texts and the names of its fields masked.
+pub(super) fn masked(value: Value, mask: &dyn Fn(&str) -> String) -> Value {
     match value {
-        Value::String(text) => Value::String(masker.mask(&text)),
+        Value::String(text) => Value::String(mask(&text)),
         Value::Array(items) => {
-            Value::Array(items.into_iter().map(|item| masked(item, masker)).collect())
+            Value::Array(items.into_iter().map(|item| masked(item, mask)).collect())
         }
         Value::Object(fields) => Value::Object(
             fields
                 .into_iter()
-                .map(|(name, value)| (name, masked(value, masker)))
+                .map(|(name, value)| (mask(&name), masked(value, mask)))
                 .collect(),
         ),
         plain => plain,

@@ -11,7 +11,7 @@ use std::{
 
 use parking_lot::RwLock;
 
-use crate::mask::Masker;
+use crate::mask::{self, Masker};
 
 /// Shortest secret that is masked; masking shorter ones would hide ordinary words.
 const SECRET_BYTES_MIN: usize = 6;
@@ -101,6 +101,7 @@ impl Redactor {
     pub fn stream(&self) -> RedactingStream {
         RedactingStream {
             redactor: self.clone(),
+            before: String::new(),
             held: String::new(),
         }
     }
@@ -136,14 +137,28 @@ fn forms(secret: &str) -> [String; 4] {
 }
 
 impl Known {
+    fn longest(&self) -> usize {
+        self.secrets.iter().map(String::len).max().unwrap_or(0)
+    }
+
+    /// Where `text` ends with the greater part of a secret, which the next part of an answer may complete.
+    fn cut_span(&self, text: &str) -> Option<(usize, usize)> {
+        let begins = text.len() - self.beginning(text.as_bytes());
+        let cut = text
+            .get(begins..)
+            .filter(|cut| cut.len() >= SECRET_BYTES_MIN)?;
+        let is_most = |secret: &String| secret.starts_with(cut) && secret.len() <= 2 * cut.len();
+        let is_most = self.secrets.iter().any(is_most);
+        is_most.then_some((begins, text.len()))
+    }
+
     /// Number of bytes at the end of `text` that may be the beginning of a secret: at most the
     /// longest secret's length less one.
     ///
     /// Runs for every piece of a streamed answer, so it compares secrets only where `text` has a
     /// first byte of one.
     fn beginning(&self, text: &[u8]) -> usize {
-        let longest = self.secrets.iter().map(String::len).max().unwrap_or(0);
-        let from = text.len().saturating_sub(longest.saturating_sub(1));
+        let from = text.len().saturating_sub(self.longest().saturating_sub(1));
         let begins = |at: usize| {
             let rest = text.get(at..).unwrap_or_default();
             let is_first = rest.first().is_some_and(|byte| self.first.contains(byte));
@@ -159,10 +174,14 @@ impl Known {
     }
 }
 
-/// Masks a text that arrives in pieces; holds back only what may be the beginning of a secret.
+/// Masks a text that arrives in pieces; holds back only what may be the beginning of a secret. The text may
+/// have several parts, which readers join: a secret that begins in one and goes on in the next is no
+/// more shown whole than another.
 #[derive(Debug)]
 pub struct RedactingStream {
     redactor: Redactor,
+    /// The end of what was shown, before it was masked.
+    before: String,
     held: String,
 }
 
@@ -174,16 +193,39 @@ impl RedactingStream {
             return text.to_owned();
         }
         self.held.push_str(text);
-        let keep = known.beginning(self.held.as_bytes());
+        let whole = [self.before.as_str(), &self.held].concat();
+        let keep = known.beginning(whole.as_bytes()).min(self.held.len());
         let rest = self.held.split_off(self.held.len().saturating_sub(keep));
-        known
-            .masker
-            .mask_exact(&std::mem::replace(&mut self.held, rest))
+        let piece = std::mem::replace(&mut self.held, rest);
+        self.show(&known, &piece, false)
     }
 
-    /// Ends the text; returns what was held back.
+    /// Ends a part of the text; returns what was held back. Of a secret that the next part may complete the
+    /// greater part is masked.
     pub fn finish(&mut self) -> String {
-        self.redactor.mask_exact(&std::mem::take(&mut self.held))
+        let piece = std::mem::take(&mut self.held);
+        let known = self.redactor.known();
+        self.show(&known, &piece, true)
+    }
+
+    /// Masks a whole part of the text.
+    pub fn part(&mut self, text: &str) -> String {
+        self.held.push_str(text);
+        self.finish()
+    }
+
+    /// Masks a piece by what comes before it.
+    fn show(&mut self, known: &Known, piece: &str, is_end: bool) -> String {
+        let begins = self.before.len();
+        self.before.push_str(piece);
+        let mut spans = known.masker.exact_spans(&self.before);
+        spans.extend(is_end.then(|| known.cut_span(&self.before)).flatten());
+        let spans = spans.into_iter().filter(|(_, end)| *end > begins);
+        let spans = spans.map(|(start, end)| (start.saturating_sub(begins), end - begins));
+        let shown = mask::replace(piece, spans.collect());
+        let cut = self.before.len().saturating_sub(known.longest());
+        self.before.drain(..self.before.ceil_char_boundary(cut));
+        shown
     }
 }
 
@@ -350,6 +392,39 @@ mod tests {
             assert_eq!(shown, "ü before [masked:1] after plain", "cut at {cut}");
         }
         assert_eq!(Redactor::default().stream().push("as it is"), "as it is");
+    }
+
+    #[test]
+    fn a_key_over_several_parts_of_a_text_is_never_shown_whole_nor_its_greater_part() {
+        let redactor = Redactor::new([KEY]);
+        let text = format!("before {KEY} after");
+        for length in 1..text.len() {
+            let (mut whole, mut pieces) = (redactor.stream(), redactor.stream());
+            let (mut by_parts, mut by_pieces) = (String::new(), String::new());
+            for part in text.as_bytes().chunks(length) {
+                let part = std::str::from_utf8(part).unwrap();
+                by_parts += &whole.part(part);
+                let (one, two) = part.split_at(part.len() / 2);
+                by_pieces += &(pieces.push(one) + &pieces.push(two) + &pieces.finish());
+            }
+
+            assert_eq!(by_parts, by_pieces, "parts of {length}");
+            assert!(by_parts.starts_with("before ") && by_parts.ends_with(" after"));
+            let shown = by_parts.replace("[masked:1]", "");
+            let longest = (0..=KEY.len())
+                .rev()
+                .find(|end| shown.contains(&KEY[..*end]));
+            assert!(
+                longest.unwrap() * 2 <= KEY.len(),
+                "parts of {length}: {by_parts}"
+            );
+        }
+        let mut stream = redactor.stream();
+        let half = KEY.len() / 2 - 1;
+        assert_eq!(
+            stream.part(&KEY[..half]) + &stream.part(" of it"),
+            format!("{} of it", &KEY[..half])
+        );
     }
 
     #[test]

@@ -183,9 +183,11 @@ the command ends is killed, and the result says so. Long output keeps its head a
             .map_or(TOOL_TIMEOUT, Duration::from_millis)
             .min(EXEC_TIME_MAX);
         let folder = self.folder(&args).map(PathBuf::from);
+        let only_reads = self.only_reads(&args);
+        let git_only_reads = only_reads && reading::runs_git(&args.command);
         let exec = Exec {
             tenant: Some(context.key.scope.tenant.clone()),
-            command: if self.only_reads(&args) {
+            command: if only_reads {
                 format!("{}{}", reading::GIT_SETTINGS, args.command)
             } else {
                 args.command
@@ -203,6 +205,7 @@ the command ends is killed, and the result says so. Long output keeps its head a
                 STDERR_BYTES_MAX
             },
             progress: self.masked(context.progress.clone()),
+            git_only_reads,
         };
         let result = self.sandbox.exec(exec, context.cancel.clone()).await;
         match result {

@@ -9,12 +9,14 @@
 //! a file that is named like a flag, so only programs without dangerous flags may begin a word with
 //! a pattern.
 //!
-//! `git` reads settings that name programs, from two places: the user's repository, whose settings
-//! no command can write, and a bare repository, which may lie in any folder. [`GIT_SETTINGS`]
-//! disables the latter, and the programs that Git starts for mere reading.
+//! `git` reads settings that name programs, from two places: a repository of the workspace, whose settings
+//! no command can write but whoever made the repository could, and a bare repository, which may lie in any
+//! folder. [`GIT_SETTINGS`] disables the latter, and the programs that Git starts for mere reading by
+//! settings with known names. A filter or a driver of a diff has any name, so a sandbox that finds one
+//! refuses the command ([`runs_git`]).
 
 /// Prefix of a command that only reads: Git settings that override those of a repository.
-pub(super) const GIT_SETTINGS: &str = "export GIT_OPTIONAL_LOCKS=0 GIT_CONFIG_COUNT=4 GIT_CONFIG_KEY_0=safe.bareRepository GIT_CONFIG_VALUE_0=explicit \
+pub(super) const GIT_SETTINGS: &str = "export GIT_OPTIONAL_LOCKS=0 GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=none GIT_CONFIG_COUNT=4 GIT_CONFIG_KEY_0=safe.bareRepository GIT_CONFIG_VALUE_0=explicit \
 GIT_CONFIG_KEY_1=core.fsmonitor GIT_CONFIG_VALUE_1=false GIT_CONFIG_KEY_2=core.hooksPath GIT_CONFIG_VALUE_2=/dev/null \
 GIT_CONFIG_KEY_3=log.showSignature GIT_CONFIG_VALUE_3=false; ";
 
@@ -58,7 +60,7 @@ const PROGRAMS: &[(&str, Arguments)] = &[
     ("expand", Any),
     ("false", Any),
     ("fgrep", Any),
-    ("file", But("Czp", &["--c", "--u", "--p"])),
+    ("file", But("CzZp", &["--c", "--u", "--p"])),
     ("find", Find),
     ("fold", Any),
     ("git", Git),
@@ -142,8 +144,16 @@ const GIT_LISTS: &[(&str, &[&str])] = &[
     ("worktree", &["list", "--porcelain"]),
 ];
 
-/// Git flags that write a file or run a program, by their prefixes.
-const GIT_REFUSED: &[&str] = &["--ext", "--textc", "--show-s", "--filter"];
+/// Git flags that write a file or run a program. Git accepts their prefixes.
+const GIT_REFUSED: &[&str] = &[
+    "--ext-diff",
+    "--textconv",
+    "--show-signature",
+    "--filters",
+    "--filter",
+    "--output",
+    "--open-files-in-pager",
+];
 
 /// Redirections that discard output.
 const NOWHERE: &[&str] = &["2>/dev/null", ">/dev/null", "1>/dev/null", "2>&1"];
@@ -152,6 +162,12 @@ const NOWHERE: &[&str] = &["2>/dev/null", ">/dev/null", "1>/dev/null", "2>&1"];
 pub(super) fn only_reads(command: &str) -> bool {
     words(command)
         .is_some_and(|commands| !commands.is_empty() && commands.iter().all(|words| reads(words)))
+}
+
+/// Whether a command that only reads runs git.
+pub(super) fn runs_git(command: &str) -> bool {
+    let is_git = |words: &Vec<Word>| words.first().is_some_and(|name| name.text == "git");
+    words(command).is_some_and(|commands| commands.iter().any(is_git))
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -234,7 +250,8 @@ fn sets_variable(format: &str) -> bool {
 }
 
 fn is_one_of(text: &str, letters: &str, long: &[&str]) -> bool {
-    match text.strip_prefix('-') {
+    // Some programs accept an old form that begins with `+`.
+    match text.strip_prefix(['-', '+']) {
         Some(rest) if rest.starts_with('-') => long.iter().any(|flag| text.starts_with(flag)),
         Some(rest) => rest.contains(|c| letters.contains(c)),
         None => false,
@@ -279,8 +296,11 @@ fn git_reads(mut arguments: &[Word]) -> bool {
                 .all(|word| known.contains(&word.text.as_str()));
     }
     let refused = |word: &Word| {
-        GIT_REFUSED.iter().any(|flag| word.text.starts_with(flag))
-            || is_one_of(&word.text, "O", &["--o"]) && word.text != "--oneline"
+        let name = word.text.split('=').next().unwrap_or_default();
+        let may_be =
+            |flag: &&str| name.len() > 2 && (flag.starts_with(name) || name.starts_with(*flag));
+        name.starts_with("--") && GIT_REFUSED.iter().any(may_be)
+            || is_one_of(&word.text, "O", &[])
             || word.text.contains("%G")
     };
     GIT.contains(&name.text.as_str()) && !arguments.iter().any(refused)
@@ -413,6 +433,14 @@ mod tests {
 
     const OTHER: &[&str] = &[
         "",
+        "git diff --ext-diff",
+        "git log -p --te",
+        "git cat-file --filt HEAD:x",
+        "git cat-file --textconv HEAD:x",
+        "git log --show-sig",
+        "git diff --outp=x",
+        "file -Z x",
+        "tail +1f x",
         " ",
         "rm x",
         "echo hi > x",

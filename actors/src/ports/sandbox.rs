@@ -97,6 +97,10 @@ pub struct Exec {
     pub errors_bytes_max: usize,
     /// Receives a line of output at most every 500 ms, unmasked.
     pub progress: Progress,
+    /// Whether this command needs no approval because git only reads in it. A sandbox that finds a
+    /// repository whose configuration names a program that git runs for reading refuses the command with
+    /// [`SandboxError::Denied`].
+    pub git_only_reads: bool,
 }
 
 impl Exec {
@@ -110,6 +114,7 @@ impl Exec {
             output_bytes_max: 16 * 1024,
             errors_bytes_max: 16 * 1024,
             progress: Progress::silent(),
+            git_only_reads: false,
         }
     }
 }

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use callboard_actors::ports::{BoxFuture, ExecResult, SandboxError};
+use callboard_actors::ports::{BoxFuture, Exec, ExecResult, SandboxError};
 use tokio_util::sync::CancellationToken;
 
-use crate::sandbox::fs::{PathError, Root};
+use crate::sandbox::fs::{Found, PathError, Root};
 
 /// Longest wait for a probe at start.
 pub(in crate::sandbox) const PROBE_TIME_MAX: Duration = Duration::from_secs(10);
@@ -37,6 +37,18 @@ pub(in crate::sandbox) fn resolve_folder(root: &Root, result: &mut ExecResult) {
     result.working_dir = said
         .and_then(|folder| root.open_folder(&folder.to_string_lossy()).ok())
         .map(|(_, relative)| relative);
+}
+
+/// Refuses a command in which git only reads, where git would run a program for it.
+pub(in crate::sandbox) fn check_git(exec: &Exec, found: &Found) -> Result<(), SandboxError> {
+    if exec.git_only_reads && found.git_runs_programs {
+        return Err(SandboxError::Denied(
+            "the configuration of a repository here names a program that git runs to read (a filter, or a driver of \
+             diffs), so this needs an approval: write `command git` in place of `git`"
+                .to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 pub(in crate::sandbox) fn denied(error: PathError) -> SandboxError {

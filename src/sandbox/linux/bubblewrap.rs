@@ -472,6 +472,7 @@ impl Inner {
             let searched = call::blocking(move || {
                 let folder = call::working_dir(&this.root, exec.working_dir.as_deref())?;
                 let mut guarded = begins.search()?;
+                call::check_git(&exec, guarded.found())?;
                 let covers = guarded.found().clone();
                 let quota_check = QuotaCheck::start(&this.guard, &exec.command)?;
                 let registration = this

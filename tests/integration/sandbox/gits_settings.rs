@@ -286,6 +286,9 @@ async fn a_module_that_gits_configuration_runs_is_the_users() {
         // And beside a script.
         ("python3 tools/f", "tools/argparse.py"),
         ("./tools/f", "tools/argparse/__init__.py"),
+        // What Python's own modules import beside that.
+        ("python3 tools/f", "tools/_json.py"),
+        ("./tools/f", "tools/_hashlib/__init__.py"),
         ("perl -Ilib -MMy::Filter -pe 1", "lib/My/Filter.pm"),
     ];
     each(
@@ -302,7 +305,7 @@ async fn a_module_that_gits_configuration_runs_is_the_users() {
                 let repository = format!("r{n}");
                 users_repository(&fixture, &repository);
                 let script = fixture.path(&repository).join("tools/f");
-                write(&script, "#!/usr/bin/env python3\nimport argparse\n");
+                write(&script, "#!/usr/bin/env python3\nimport argparse, json, hashlib\n");
                 fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
                 user_git(&fixture, &repository, &["config", "core.fsmonitor", program]);
                 let ending = if file.ends_with("pm") { "pm" } else { "py" };
@@ -328,6 +331,104 @@ async fn a_module_that_gits_configuration_runs_is_the_users() {
             }
         },
     )
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_that_any_word_of_a_command_names_is_the_users() {
+    // A command of git's configuration, and the file of the user that it runs.
+    let cases = [
+        ("awk -ftools/x", "tools/x"),
+        ("awk -f x", "x"),
+        ("bash -o pipefail x", "x"),
+        ("sh +x x", "x"),
+        ("cat x | sh; :", "x"),
+        ("sh tools/clean*", "tools/cleanx"),
+        ("bash -c 'cat tools/{x,y} | sh'", "tools/y"),
+        ("make -ftools/x", "tools/x"),
+        ("make -Ctools", "tools/Makefile"),
+    ];
+    let test = "a_file_that_any_word_of_a_command_names_is_the_users";
+    each(SandboxFixture::both(test), async |fixture| {
+        let mark = fixture.folder.path().join("mark");
+        let at = mark.display();
+        write(&fixture.path("sh"), &format!("touch {at}\n"));
+        write(
+            &fixture.path("awk"),
+            &format!("BEGIN {{ system(\"touch {at}\") }}\n"),
+        );
+        write(&fixture.path("make"), &format!("x:\n\ttouch {at}\n"));
+        let mut command = String::new();
+        for (n, (program, file)) in cases.iter().enumerate() {
+            let repository = format!("r{n}");
+            users_repository(&fixture, &repository);
+            write(&fixture.path(&repository).join(file), "\n");
+            user_git(
+                &fixture,
+                &repository,
+                &["config", "core.fsmonitor", program],
+            );
+            let kind = ["awk", "make"]
+                .into_iter()
+                .find(|kind| program.starts_with(kind));
+            let evil = kind.unwrap_or("sh");
+            command += &format!("cat {evil} > r{n}/{file}; echo y > r{n}/own; ");
+        }
+
+        let said = fixture.run(&command).await;
+
+        for (n, (program, _)) in cases.iter().enumerate() {
+            user_git(&fixture, &format!("r{n}"), &["status"]);
+            assert!(
+                !mark.exists(),
+                "{}: {program}: {}",
+                fixture.kind(),
+                said.stderr
+            );
+            assert!(
+                fixture.path(&format!("r{n}/own")).exists(),
+                "{}",
+                said.stderr
+            );
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn git_that_only_reads_runs_no_program_of_a_repository() {
+    let configs = [
+        "[diff]\n\texternal = touch ran\n",
+        "[filter \"a\"]\n\tclean = touch ran\n",
+        "[diff \"a\"]\n\ttextconv = touch ran\n",
+        "[include]\n\tpath = ../more\n",
+    ];
+    let test = "git_that_only_reads_runs_no_program_of_a_repository";
+    each(SandboxFixture::both(test), async |fixture| {
+        let reading = |git_only_reads| Exec {
+            git_only_reads,
+            ..Exec::new("git -C r status --short && git -C r diff && git -C r log -p")
+        };
+        users_repository(&fixture, "r");
+        write(&fixture.path("r/.gitattributes"), "* filter=a diff=a\n");
+        write(&fixture.path("r/more"), configs[0]);
+        write(&fixture.path("r/f"), "changed\n");
+        let plain = fs::read_to_string(fixture.path("r/.git/config")).unwrap();
+        let run = async |exec| {
+            let sandbox = fixture.sandbox.clone();
+            sandbox.exec(exec, CancellationToken::new()).await
+        };
+        assert_eq!(run(reading(true)).await.unwrap().status, Some(0));
+        for config in configs {
+            write(&fixture.path("r/.git/config"), &format!("{plain}{config}"));
+
+            let refused = run(reading(true)).await.unwrap_err().to_string();
+            assert!(refused.contains("`command git`"), "{config}: {refused}");
+            assert!(!fixture.path("r/ran").exists() && !fixture.path("ran").exists());
+            run(reading(false)).await.unwrap();
+        }
+        assert!(fixture.path("r/ran").exists(), "what is approved runs");
+    })
     .await;
 }
 

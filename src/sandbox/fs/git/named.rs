@@ -24,6 +24,10 @@ pub(crate) enum ConfigPath {
     /// A word of a command that git runs, which may be a path relative to the top of the working
     /// tree.
     Program(String),
+    /// A word of a command that is no path by its form: it counts where it is a file of the working tree.
+    Word(String),
+    /// A pattern of the shell in a command, relative to the top of the working tree.
+    Pattern(String),
     /// A module of Python that git runs, as a path without its ending: a file or a folder.
     Module(String),
     /// A package that Python imports on the way to a module: a file, or `__init__` in the folder.
@@ -66,9 +70,21 @@ pub(crate) fn config_paths(config: &[u8]) -> Vec<ConfigPath> {
                     {
                         paths.push(ConfigPath::Program(value.clone()));
                     }
-                    paths.extend(words_of(&value).into_iter().map(ConfigPath::Program));
-                    paths.extend(modules_of(&value));
+                    paths.extend(command_paths(&value));
                 }
+                // Git runs what stands behind this prefix of a remote repository's address.
+                let address = match key {
+                    b"insteadof" | b"pushinsteadof" => {
+                        text(subsection.as_deref().unwrap_or_default())
+                    }
+                    _ => value,
+                };
+                paths.extend(
+                    address
+                        .strip_prefix("ext::")
+                        .into_iter()
+                        .flat_map(command_paths),
+                );
             }
         }
     }
@@ -131,12 +147,50 @@ pub(crate) fn expanded(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     Some(place)
 }
 
+/// Whether a configuration names a program that git runs in commands that only read: it shows a file
+/// through one, or compares files with one.
+pub(crate) fn runs_in_reading(config: &[u8]) -> bool {
+    settings(config).iter().any(|setting| {
+        let is_set = setting.value.as_ref().is_none_or(|value| !value.is_empty());
+        let key = setting.key.as_slice();
+        is_set
+            && match setting.section.as_slice() {
+                b"diff" => matches!(key, b"external" | b"command" | b"textconv"),
+                b"filter" => matches!(key, b"clean" | b"smudge" | b"process"),
+                b"core" => key == b"alternaterefscommand",
+                _ => false,
+            }
+    })
+}
+
+/// What a command can name.
+fn command_paths(command: &str) -> Vec<ConfigPath> {
+    let mut paths: Vec<ConfigPath> = words_of(command)
+        .into_iter()
+        .map(ConfigPath::Program)
+        .collect();
+    paths.extend(modules_of(command));
+    paths.extend(makefiles_of(command).into_iter().map(ConfigPath::Program));
+    for word in loose_words(command) {
+        paths.push(if word.contains(['*', '?', '[']) {
+            ConfigPath::Pattern(word)
+        } else {
+            ConfigPath::Word(word)
+        });
+    }
+    paths
+}
+
 /// Whether git runs the value of a key as a command.
 fn names_command(section: &[u8], key: &[u8], value: &str) -> bool {
     match section {
         b"alias" => value.trim_start().starts_with('!'),
         b"pager" | b"credential" | b"gpg" | b"sendemail" => true,
         b"browser" | b"difftool" | b"lfs" | b"man" | b"mergetool" if key == b"path" => true,
+        b"lfs" => key == b"args",
+        b"svn" => key == b"authorsprog",
+        // git-annex has some twenty of them.
+        _ if key.ends_with(b"-command") => true,
         _ => matches!(
             key,
             b"clean" | b"smudge" | b"process" // filter
@@ -157,6 +211,10 @@ const INTERPRETERS: &[&str] = &[
 
 /// Endings by which Node finds a file whose name is given without one.
 const NODE_ENDINGS: &[&str] = &[".js", ".json", ".node", "/index.js", "/package.json"];
+
+/// Words of one command that are tried as files, and expansions of its braces.
+const WORDS_MAX: usize = 4000;
+const BRACES_MAX: usize = 64;
 
 /// Earlier words of a command that are tried as folders.
 const FOLDERS_MAX: usize = 16;
@@ -239,6 +297,8 @@ fn words_of(command: &str) -> Vec<String> {
             if enters(word) {
                 before = word;
             }
+            // A flag with its value, such as `-ftools/x`.
+            found.extend(joined_value(word).filter(|value| value.contains(['/', '.'])));
             continue;
         }
         let program = program_of(before);
@@ -264,6 +324,145 @@ fn words_of(command: &str) -> Vec<String> {
     found.extend(joined);
     found.retain(|path| !path.is_empty() && path != ".");
     found
+}
+
+/// The value that a short flag may hold.
+fn joined_value(flag: &str) -> Option<String> {
+    let mut letters = flag.strip_prefix('-')?.chars();
+    letters
+        .next()
+        .filter(|letter| letter.is_ascii_alphanumeric())?;
+    Some(letters.as_str().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// All words of a command, those in a flag and in braces too, alone and in the folders that the command
+/// enters. Which of them are files, only the working tree can tell.
+fn loose_words(command: &str) -> Vec<String> {
+    let plain = command.replace("${", "$").replace("}/", "/");
+    let braces = expanded_braces(command);
+    let mut found: Vec<String> = Vec::new();
+    let mut folders = Folders::default();
+    let mut before = "";
+    for word in split(&plain).chain(braces.iter().map(String::as_str)) {
+        if word.starts_with("--") {
+            continue;
+        }
+        let here: Vec<String> = match word.strip_prefix('-') {
+            // Letters of flags without a value may come before one with a value.
+            Some(flags) => flags
+                .char_indices()
+                .skip(1)
+                .take(8)
+                .filter_map(|(at, _)| flags.get(at..))
+                .map(str::to_owned)
+                .collect(),
+            None => vec![without_variable(word).to_owned()],
+        };
+        for word in here
+            .into_iter()
+            .filter(|word| !word.is_empty() && !word.starts_with('/'))
+        {
+            found.extend(folders.0.iter().map(|folder| format!("{folder}/{word}")));
+            found.push(word);
+        }
+        if enters(before) {
+            folders.add(word, true);
+        }
+        before = word;
+        if found.len() > WORDS_MAX {
+            break;
+        }
+    }
+    found
+}
+
+/// The words of a command with braces of the shell, expanded.
+fn expanded_braces(command: &str) -> Vec<String> {
+    let is_end = |c: char| c.is_whitespace() || "\"'`;|&()<>".contains(c);
+    let mut todo: Vec<String> = command
+        .split(is_end)
+        .filter(|word| word.contains('{'))
+        .map(str::to_owned)
+        .collect();
+    let mut found = Vec::new();
+    while let Some(word) = todo.pop() {
+        let inner = word
+            .rfind('{')
+            .and_then(|open| Some((open, open + word.get(open..)?.find('}')?)));
+        let Some((open, close)) = inner.filter(|_| todo.len() + found.len() < BRACES_MAX) else {
+            found.push(word);
+            continue;
+        };
+        let (Some(head), Some(list), Some(tail)) = (
+            word.get(..open),
+            word.get(open + 1..close),
+            word.get(close + 1..),
+        ) else {
+            continue;
+        };
+        todo.extend(list.split(',').map(|part| format!("{head}{part}{tail}")));
+    }
+    found
+}
+
+/// The files that `make` reads without being told: in the folder in which it starts, and in those that the
+/// command names.
+fn makefiles_of(command: &str) -> Vec<String> {
+    let words: Vec<&str> = split(command).collect();
+    if !words
+        .iter()
+        .any(|word| ["make", "gmake"].contains(&program_of(word)))
+    {
+        return Vec::new();
+    }
+    let mut folders = Folders::default();
+    let mut before = "";
+    for word in &words {
+        let joined = word.strip_prefix("-C").filter(|folder| !folder.is_empty());
+        if enters(before) || joined.is_some() {
+            folders.add(joined.unwrap_or(word), true);
+        }
+        before = word;
+    }
+    let folders = folders.0.iter().map(|folder| format!("{folder}/"));
+    let folders: Vec<String> = std::iter::once(String::new()).chain(folders).collect();
+    let names = ["GNUmakefile", "Makefile", "makefile"];
+    folders
+        .iter()
+        .flat_map(|folder| names.map(|name| format!("{folder}{name}")))
+        .collect()
+}
+
+/// Whether a name fits a pattern of the shell. A class of characters stands for any character.
+pub(crate) fn fits(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut at, mut here) = (0, 0);
+    // After the last `*`: the pattern, and the name from which it is tried next.
+    let mut last: Option<(usize, usize)> = None;
+    loop {
+        let rest = pattern.get(at..).unwrap_or_default();
+        let step = match (rest, name.get(here)) {
+            ([b'*', ..], _) => {
+                last = Some((at + 1, here + 1));
+                at += 1;
+                continue;
+            }
+            ([], None) => return true,
+            ([b'[', class @ ..], Some(_)) => {
+                let end = class.iter().position(|byte| *byte == b']');
+                Some(end.map_or(1, |end| end + 2))
+            }
+            ([b'?', ..], Some(_)) => Some(1),
+            ([first, ..], Some(byte)) if first == byte => Some(1),
+            _ => None,
+        };
+        match (step, last) {
+            (Some(step), _) => (at, here) = (at + step, here + 1),
+            (None, Some((after, next))) if next <= name.len() => {
+                (at, here, last) = (after, next, Some((after, next + 1)));
+            }
+            (None, _) => return false,
+        }
+    }
 }
 
 /// The words of a command that hold blanks or other separators in the shell's quotes.
@@ -472,6 +671,80 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_word_of_a_command_counts_where_it_is_a_file() {
+        let cases = [
+            ("awk -ftools/a.awk", "tools/a.awk"),
+            ("awk -f cleaner", "cleaner"),
+            ("bash -o pipefail cleaner", "cleaner"),
+            ("sh +x cleaner", "cleaner"),
+            ("cat cleaner - | sh", "cleaner"),
+            ("perl -I lib run", "run"),
+            ("node -r./tools/hook.js x.js", "./tools/hook.js"),
+            ("tool -nftools/x", "tools/x"),
+            ("make -ftools/mk", "tools/mk"),
+            ("make -C tools", "tools/Makefile"),
+            ("make", "GNUmakefile"),
+            ("cd tools && ruby run", "tools/run"),
+            ("bash -c 'sh tools/{a,b}/{c,d}'", "tools/b/c"),
+            ("sh tools/clean*", "tools/clean*"),
+        ];
+        for (command, path) in cases {
+            let named = command_paths(command);
+            let has = |path: &ConfigPath| named.contains(path);
+            let path = path.to_owned();
+            assert!(
+                has(&ConfigPath::Program(path.clone()))
+                    || has(&ConfigPath::Word(path.clone()))
+                    || has(&ConfigPath::Pattern(path)),
+                "{command}: {named:?}"
+            );
+        }
+        let named = |config: &str| config_paths(config.as_bytes());
+        for config in [
+            "[remote \"o\"]\n\turl = ext::tools/x",
+            "[url \"ext::tools/x %S\"]\n\tinsteadOf = https:",
+            "[lfs \"customtransfer.a\"]\n\targs = tools/x",
+            "[svn]\n\tauthorsProg = tools/x",
+            "[annex]\n\tgenerate-command = tools/x",
+        ] {
+            let program = ConfigPath::Program("tools/x".to_owned());
+            assert!(named(config).contains(&program), "{config}");
+        }
+        let wide = "!a ".to_owned() + &"{a,b}".repeat(40);
+        assert!(command_paths(&wide).len() < 2 * WORDS_MAX, "bounded");
+    }
+
+    #[test]
+    fn a_pattern_fits_names_as_the_shells_does() {
+        let fits = |pattern: &str, name: &str| fits(pattern.as_bytes(), name.as_bytes());
+        for name in ["clean", "cleanx", "clean-a-b"] {
+            assert!(fits("clean*", name) && fits("c*n*", name) && fits("*", name));
+        }
+        assert!(fits("c?e[a-z]n", "clean") && fits("*.[ch]", "a.c"));
+        assert!(!fits("clean?", "clean") && !fits("clean", "cleanx") && !fits("*.c", "a.h"));
+        assert!(
+            !fits(&"a*".repeat(40), &"a".repeat(39)),
+            "without trying every way"
+        );
+    }
+
+    #[test]
+    fn programs_that_git_runs_to_read_are_known() {
+        for config in [
+            "[diff]\n\texternal = x",
+            "[diff \"a\"]\n\ttextconv = x",
+            "[diff \"a\"]\n\tcommand = x",
+            "[FILTER \"a\"]\n\tProcess = x",
+            "[filter \"a\"] clean = x",
+            "[core]\n\talternateRefsCommand = x",
+        ] {
+            assert!(runs_in_reading(config.as_bytes()), "{config}");
+        }
+        let plain = "[core]\n\tbare = false\n\tpager = less\n[filter \"a\"]\n\trequired = true\n\tclean =\n[diff]\n\trenames = true\n[alias]\n\td = diff";
+        assert!(!runs_in_reading(plain.as_bytes()));
+    }
+
+    #[test]
     fn paths_in_a_configuration_are_read_as_git_reads_them() {
         let config = "[core]\n\tbare = false\n\tworktree = ../../sub\n\thooksPath = .githooks ; ours\n[include] path = \"../shared config\"\n[includeIf \"gitdir:x\"]\n\tPATH=more\n\
                       [other]\n\tpath = no\n\thooksPath = no\n[core \"x\"]";
@@ -481,7 +754,12 @@ mod tests {
         let commands = "[filter \"x\"]\n\tclean = sh ./a.sh %f # x\n\trequired = true\n[alias]\n\tst = status b.sh\n\tup = \"!f() { \\\"tools/c d\\\"; }; \\\n f e.py\"\n[core]\n\teditor = vi\n\tpager = bin/less -R";
         let words = ["./a.sh", "tools/c", "e.py", "tools/c d", "bin/less"]
             .map(|word| ConfigPath::Program(word.to_owned()));
-        assert_eq!(config_paths(commands.as_bytes()), words);
+        let strong = |config: &str| {
+            let all = config_paths(config.as_bytes()).into_iter();
+            all.filter(|path| !matches!(path, ConfigPath::Word(_)))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(strong(commands), words);
         let found = |command: &str| words_of(command).join(" ");
         assert_eq!(found("!$(git rev-parse --show-toplevel)/t/x"), "/t/x t/x");
         assert_eq!(found("!\"$PWD/t/x\""), "t/x");
@@ -506,7 +784,7 @@ mod tests {
         assert_eq!(found("git-lfs clean -- %f"), "");
         let more = "[mergetool \"m\"]\n\tpath = t/m\n[browser \"b\"]\n\tpath = ./b\n[uploadpack]\n\tpackObjectsHook = t/p\n[color]\n\tpath = t/no";
         assert_eq!(
-            config_paths(more.as_bytes()),
+            strong(more),
             ["t/m", "./b", "t/p"].map(|word| ConfigPath::Program(word.to_owned()))
         );
         assert_eq!(

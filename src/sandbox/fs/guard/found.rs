@@ -42,6 +42,8 @@ pub(in crate::sandbox) struct Found {
     pub(in crate::sandbox) loose: BTreeMap<PathBuf, Changed>,
     /// The index of each repository as it was: one that has not changed since needs no examination.
     pub(in crate::sandbox) indexes: BTreeSet<(Identity, Changed)>,
+    /// Whether the configuration of a repository names a program that git runs in commands that only read.
+    pub(in crate::sandbox) git_runs_programs: bool,
 }
 
 /// How a file is kept from another command.
@@ -107,19 +109,32 @@ pub(in crate::sandbox) fn identity(
         .map(|status| (status.own, status.kind))
 }
 
-/// The names in a folder, sorted.
+/// The names in a folder, sorted: not all of them, where a command has made very many. What must not be
+/// missed is asked for by [`names_where`].
 pub(in crate::sandbox) fn names_of(dir: &OwnedFd) -> Vec<OsString> {
+    let mut names: Vec<OsString> = each_name(dir).take(NAMES_MAX).collect();
+    names.sort();
+    names
+}
+
+/// Those of all names in a folder that pass, sorted.
+pub(in crate::sandbox) fn names_where(
+    dir: &OwnedFd,
+    passes: impl Fn(&OsStr) -> bool,
+) -> Vec<OsString> {
+    let mut names: Vec<OsString> = each_name(dir).filter(|name| passes(name)).collect();
+    names.sort();
+    names
+}
+
+fn each_name(dir: &OwnedFd) -> impl Iterator<Item = OsString> {
     let entries = Dir::read_from(dir)
         .into_iter()
         .flatten()
         .map_while(Result::ok);
-    let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned());
-    let mut names: Vec<OsString> = names
+    entries
+        .map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_owned())
         .filter(|name| name != "." && name != "..")
-        .take(NAMES_MAX)
-        .collect();
-    names.sort();
-    names
 }
 
 impl Found {

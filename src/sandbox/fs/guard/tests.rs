@@ -330,6 +330,95 @@ fn sixty_thousand_names_in_a_folder_hide_nothing() {
 }
 
 #[test]
+fn of_any_number_of_names_that_a_command_makes_those_of_a_program_are_found() {
+    let (folder, guard) = fixture();
+    repository(&folder, "r/.git");
+    write(
+        &folder,
+        "r/.git/config",
+        "[filter \"a\"]\n\tclean = python3 f\n",
+    );
+    write(&folder, "r/f", "import json\n");
+    write(&folder, "r/page.md", "x");
+    std::os::unix::fs::symlink("page.md", folder.path().join("r/CLAUDE.md")).unwrap();
+    let command = guard.search().unwrap();
+    for n in 0..60_000 {
+        // An inode has a bounded number of names.
+        let first = folder.path().join(format!("r/a{}", n / 30_000));
+        fs::hard_link(&first, folder.path().join(format!("r/{n}")))
+            .or_else(|_| fs::write(&first, ""))
+            .unwrap();
+    }
+    write(&folder, "r/json.pyc", "evil");
+    write(&folder, "r/_json.cpython-311-x86_64-linux-gnu.so", "evil");
+
+    let lines = command.end();
+
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(!folder.path().join("r/json.pyc").exists());
+    assert!(search::is_behind_protected_link(
+        guard.root(),
+        Path::new("r/page.md")
+    ));
+}
+
+#[test]
+fn of_any_number_of_working_trees_that_a_command_makes_the_users_count() {
+    let (folder, guard) = fixture();
+    repository(&folder, "r/.git");
+    let config = "[core]\n\thooksPath = hk\n\tfsmonitor = t/f\n";
+    write(&folder, "r/.git/config", config);
+    let pointer = folder.path().join("r/tree/.git");
+    write(
+        &folder,
+        "r/.git/worktrees/wt/gitdir",
+        pointer.to_str().unwrap(),
+    );
+    for name in ["HEAD", "commondir"] {
+        write(&folder, &format!("r/.git/worktrees/wt/{name}"), "../..");
+    }
+    write(&folder, "r/tree/.git", "gitdir: ../.git/worktrees/wt");
+    write(&folder, "r/tree/t/f", "users");
+    let flood = |from: u32| {
+        for n in from..from + 150 {
+            fs::create_dir(folder.path().join(format!("r/.git/worktrees/f{n}"))).unwrap();
+        }
+    };
+    flood(0);
+
+    let command = guard.search().unwrap();
+    assert!(paths(command.found()).contains(&"r/tree/t/f".to_owned()));
+    flood(150);
+    write(&folder, "r/tree/hk/pre-commit", "evil");
+    let lines = command.end();
+
+    assert!(
+        !folder.path().join("r/tree/hk/pre-commit").exists(),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn more_files_that_a_configuration_includes_than_are_read_are_an_error() {
+    let (folder, guard) = fixture();
+    repository(&folder, "r/.git");
+    let include = |n: u32| format!("[include]\n\tpath = ../c{n}\n");
+    let config = |files: u32| (0..files).map(include).collect::<String>();
+    write(&folder, "r/.git/config", &config(200));
+    write(&folder, "r/c199", "[core]\n\tfsmonitor = ./f\n");
+    write(&folder, "r/f", "users");
+    assert!(paths(guard.search().unwrap().found()).contains(&"r/f".to_owned()));
+    write(&folder, "r/.git/config", &config(1500));
+
+    let error = guard.search().unwrap_err().to_string();
+
+    assert!(
+        error.contains("more than 1000 files are included"),
+        "{error}"
+    );
+}
+
+#[test]
 fn the_file_that_a_name_of_keys_leads_to_is_hidden_as_well() {
     let (folder, guard) = fixture();
     let link = |target: &str, name: &str| {

@@ -17,13 +17,12 @@ use rustix::{
 
 use super::{GIT_FILE_BYTES_MAX, Search, Unguarded, links::LINKS_MAX, open::try_read};
 use crate::sandbox::fs::{
-    git::named::{ConfigPath, config_paths, expanded, path},
+    git::named::{ConfigPath, config_paths, expanded, path, runs_in_reading},
     shown,
 };
 
-/// Configuration files that one configuration may include, and linked working trees whose hooks are
-/// looked at.
-pub(super) const INCLUDES_MAX: usize = 100;
+/// Configuration files that one configuration may include.
+const INCLUDES_MAX: usize = 1000;
 
 /// The configuration files of an account, relative to its home folder.
 const FILES: [&str; 2] = [".gitconfig", ".config/git/config"];
@@ -38,6 +37,10 @@ pub(super) struct Named {
     pub(super) hooks: Vec<PathBuf>,
     /// Words of commands, which may be paths relative to the top of a working tree.
     pub(super) programs: Vec<String>,
+    /// Words of commands that count where they are files of a working tree.
+    pub(super) words: Vec<String>,
+    /// Patterns of the shell in commands.
+    pub(super) patterns: Vec<String>,
     /// Modules of Python, without their endings.
     pub(super) modules: Vec<String>,
     /// Packages of Python on the way to these.
@@ -46,6 +49,8 @@ pub(super) struct Named {
     pub(super) module_folders: Vec<String>,
     /// Tops of working trees, relative to the repository.
     pub(super) tops: Vec<PathBuf>,
+    /// Whether git runs a program of it in commands that only read.
+    pub(super) runs_in_reading: bool,
 }
 
 impl Named {
@@ -60,6 +65,8 @@ impl Named {
             ConfigPath::Hooks(path) => once(&mut self.hooks, path),
             ConfigPath::WorkTree(path) => once(&mut self.tops, path),
             ConfigPath::Program(path) => once(&mut self.programs, path),
+            ConfigPath::Word(word) => once(&mut self.words, word),
+            ConfigPath::Pattern(pattern) => once(&mut self.patterns, pattern),
             ConfigPath::Module(path) => once(&mut self.modules, path),
             ConfigPath::Package(path) => once(&mut self.packages, path),
             ConfigPath::ModuleFolder(path) => once(&mut self.module_folders, path),
@@ -119,13 +126,23 @@ impl Search<'_> {
             let Some(content) = self.settings_of(&file, is_named) else {
                 continue;
             };
+            named.runs_in_reading |= runs_in_reading(&content);
             for path in config_paths(&content) {
-                if let Some(include) = named.add(path)
-                    && let Some(path) = self.beside(&file, &include)
-                    && files.len() < INCLUDES_MAX
-                    && !files.contains(&path)
-                {
+                let Some(include) = named.add(path) else {
+                    continue;
+                };
+                let Some(path) = self
+                    .beside(&file, &include)
+                    .filter(|path| !files.contains(path))
+                else {
+                    continue;
+                };
+                if files.len() < INCLUDES_MAX {
                     files.push(path);
+                } else {
+                    let why = format!("more than {INCLUDES_MAX} files are included");
+                    self.missed.push(Unguarded::Settings(shown(&file), why));
+                    return;
                 }
             }
         }

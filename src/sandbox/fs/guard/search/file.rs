@@ -1,13 +1,13 @@
 //! The question whether a single file is the user's by another way than its name, for tools that write
 //! files: because git runs or reads it, or because a link with a protected name leads to it.
 
-use std::{path::Path, sync::Arc};
+use std::{ffi::OsStr, path::Path, sync::Arc};
 
 use rustix::fs::FileType;
 
 use super::{Parts, Purpose, Search, open_real};
 use crate::sandbox::{
-    fs::{Root, guard::found::names_of},
+    fs::{Root, guard::found::names_where},
     policy::{lower, lower_name},
 };
 
@@ -15,9 +15,9 @@ use crate::sandbox::{
 /// a page, or `.vscode` to a folder with the file; or a link in such a folder.
 pub(in crate::sandbox::fs) fn is_behind_protected_link(root: &Root, path: &Path) -> bool {
     let rules = root.rules();
-    let names = |folder: &Path| {
+    let names = |folder: &Path, passes: &dyn Fn(&OsStr) -> bool| {
         open_real(root, folder)
-            .map(|dir| names_of(&dir))
+            .map(|dir| names_where(&dir, passes))
             .unwrap_or_default()
     };
     let leads = |link: &Path| {
@@ -37,11 +37,13 @@ pub(in crate::sandbox::fs) fn is_behind_protected_link(root: &Root, path: &Path)
     };
     path.ancestors().skip(1).any(|folder| {
         let parts = lower(folder);
-        names(folder).iter().any(|name| {
+        let may_lead = |name: &OsStr| {
             let lower = lower_name(name);
+            rules.is_protected_name(&parts, &lower) || rules.holds_protected(&parts, &lower)
+        };
+        names(folder, &may_lead).iter().any(|name| {
             let place = folder.join(name);
-            (rules.is_protected_name(&parts, &lower) || rules.holds_protected(&parts, &lower))
-                && (leads(&place) || names(&place).iter().any(|inner| leads(&place.join(inner))))
+            leads(&place) || !names(&place, &|inner| leads(&place.join(inner))).is_empty()
         })
     })
 }

@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 
 use super::{Identity, Item, Search, holds_branches, open_real};
 use crate::sandbox::{
-    fs::guard::found::names_of,
+    fs::guard::found::names_where,
     policy::{is_of_dependencies, lower, lower_name},
 };
 
@@ -154,17 +154,16 @@ impl Search<'_> {
         if status.kind != FileType::Directory || !self.is_covered(hooks, status) {
             return;
         }
-        let names = open_real(self.root, hooks).map(|dir| names_of(&dir));
-        for name in names.unwrap_or_default() {
-            let hook = hooks.join(name);
-            if self
-                .status(&hook)
+        let is_link = |name: &OsStr| {
+            self.status(&hooks.join(name))
                 .is_ok_and(|status| status.kind == FileType::Symlink)
-            {
-                self.protect_way(&hook);
-                if let Some(target) = self.locate(&hook) {
-                    self.protect_target(target, hooks);
-                }
+        };
+        let links = open_real(self.root, hooks).map(|dir| names_where(&dir, is_link));
+        for name in links.unwrap_or_default() {
+            let hook = hooks.join(name);
+            self.protect_way(&hook);
+            if let Some(target) = self.locate(&hook) {
+                self.protect_target(target, hooks);
             }
         }
     }

@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Search,
-    account::{INCLUDES_MAX, Named, content},
+    account::{Named, content},
     open::read,
 };
 
@@ -92,6 +92,7 @@ impl Search<'_> {
                 self.follow_outer_hooks(&folder, origin);
             }
         }
+        self.found.git_runs_programs |= named.runs_in_reading;
         self.protect_named_in(&tops, origin, &named);
         let account = self.account.clone();
         self.protect_named_in(&tops, origin, &account);
@@ -106,7 +107,7 @@ impl Search<'_> {
         let Ok(entries) = std::fs::read_dir(folder) else {
             return;
         };
-        for entry in entries.flatten().take(INCLUDES_MAX) {
+        for entry in entries.flatten() {
             if !entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
                 continue;
             }

@@ -11,9 +11,8 @@ use std::{
 use rustix::fs::{AtFlags, FileType, OFlags};
 
 use super::{
-    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp,
-    account::{INCLUDES_MAX, Named},
-    is_git, open_real, read,
+    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, account::Named, is_git,
+    open_real, read,
 };
 use crate::sandbox::fs::{
     git::{
@@ -22,7 +21,7 @@ use crate::sandbox::fs::{
         named::{self, expanded, is_python_file, is_pythons_own, python_modules_own},
         waiting_file_is_dangerous,
     },
-    guard::found::names_of,
+    guard::found::names_where,
 };
 use crate::sandbox::policy::names_python;
 
@@ -131,6 +130,7 @@ impl Search<'_> {
         let mut named = Named::default();
         let file = self.root.real_path().join(config);
         self.read_settings(&file, false, &mut named);
+        self.found.git_runs_programs |= named.runs_in_reading;
         self.protect_named(repository, &named);
     }
 
@@ -161,6 +161,28 @@ impl Search<'_> {
                     }
                     Ok(_) => {}
                     Err(_) => self.named.push(target),
+                }
+            }
+            for word in named.words.iter().take(PROGRAMS_MAX) {
+                let Some(target) = self.locate_named(top, &named::path(word)) else {
+                    continue;
+                };
+                let known = self.purpose.known;
+                if let Ok(status) = self.status(&target)
+                    && status.kind == FileType::RegularFile
+                    && known.is_none_or(|known| known.has(status.own, None))
+                {
+                    self.protect_beside_script(&target, origin);
+                    self.protect_target(target, origin);
+                }
+            }
+            for pattern in named.patterns.iter().take(PROGRAMS_MAX) {
+                let pattern = named::path(pattern);
+                if let (Some(folder), Some(names)) = (pattern.parent(), pattern.file_name())
+                    && let Some(folder) = self.locate_named(top, folder)
+                {
+                    let fits = |name: &str| named::fits(names.as_bytes(), name.as_bytes());
+                    self.protect_files(&folder, fits, origin);
                 }
             }
             for module in named.modules.iter().take(PROGRAMS_MAX) {
@@ -221,25 +243,23 @@ impl Search<'_> {
             self.named.push(package.join("__init__.py"));
         }
         // A folder without this file is no rival of Python's own module.
-        let names = open_real(self.root, &folder).map(|dir| names_of(&dir));
-        for package in names.unwrap_or_default() {
-            if python_modules_own().any(|module| package == module) {
-                let is_package = |file: &str| is_python_file(file, "__init__");
-                self.protect_files(&folder.join(package), is_package, origin);
-            }
+        let is_own = |name: &OsStr| python_modules_own().any(|module| name == module);
+        let packages = open_real(self.root, &folder).map(|dir| names_where(&dir, is_own));
+        for package in packages.unwrap_or_default() {
+            let is_package = |file: &str| is_python_file(file, "__init__");
+            self.protect_files(&folder.join(package), is_package, origin);
         }
     }
 
     /// Protects the files in a folder whose names pass.
     fn protect_files(&mut self, folder: &Path, passes: impl Fn(&str) -> bool, origin: &Path) {
-        let names = open_real(self.root, folder).map(|dir| names_of(&dir));
+        let passes = |name: &OsStr| name.to_str().is_some_and(&passes);
+        let names = open_real(self.root, folder).map(|dir| names_where(&dir, passes));
         for name in names.unwrap_or_default() {
-            if name.to_str().is_some_and(&passes) {
-                let path = folder.join(name);
-                self.protect_way(&path);
-                if let Some(target) = self.locate(&path) {
-                    self.protect_target(target, origin);
-                }
+            let path = folder.join(name);
+            self.protect_way(&path);
+            if let Some(target) = self.locate(&path) {
+                self.protect_target(target, origin);
             }
         }
     }
@@ -361,12 +381,18 @@ impl Search<'_> {
         if is_git(repository) {
             tops.extend(repository.parent().map(Path::to_owned));
         }
-        let linked = open_real(self.root, &repository.join("worktrees"));
-        let names = linked.map(|dir| names_of(&dir)).unwrap_or_default();
-        let linked = names
-            .iter()
-            .take(INCLUDES_MAX)
-            .map(|name| repository.join("worktrees").join(name));
+        let folder = repository.join("worktrees");
+        // Of any number of folders that commands have made there, those of the user count.
+        let is_linked = |name: &OsStr| {
+            let path = folder.join(name).join("gitdir");
+            self.status(&path).is_ok_and(|status| {
+                let known = self.purpose.known;
+                known.is_none_or(|known| known.has(status.own, None))
+            })
+        };
+        let linked = open_real(self.root, &folder).map(|dir| names_where(&dir, is_linked));
+        let linked = linked.unwrap_or_default();
+        let linked = linked.iter().map(|name| folder.join(name));
         for folder in linked.chain([repository.to_owned()]) {
             // The path of the `.git` file in the working tree.
             let content = read(self.root, &folder.join("gitdir")).unwrap_or_default();
