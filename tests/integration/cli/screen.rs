@@ -93,21 +93,16 @@ fn letters(text: &str) -> String {
     text.chars().filter(|c| !c.is_whitespace()).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_scrollback_is_the_answer_after_a_hundred_changes_of_the_size() {
-    let test = "the_scrollback_is_the_answer_after_a_hundred_changes_of_the_size";
+/// Lets an answer of random words appear while `change` changes the size of the window a hundred
+/// times, and compares what has appeared with the answer.
+async fn scrollback_through_changes(
+    test: &str,
+    words: &[&str],
+    change: impl Fn(&Window, &mut SplitMix),
+) {
     let mut random = SplitMix(seed(test));
     let mut text = "BEGIN of the answer.\n\n".to_owned();
     for number in 0..400 {
-        let words = [
-            "plain",
-            "文章",
-            "long-word-with-hyphens",
-            "🎉",
-            "été",
-            "a",
-            "12,345",
-        ];
         for _ in 0..random.below(12) {
             text += words[random.below(words.len())];
             text.push(' ');
@@ -142,7 +137,7 @@ async fn the_scrollback_is_the_answer_after_a_hundred_changes_of_the_size() {
     };
     window.wait_for("BEGIN");
     for _ in 0..100 {
-        window.resize(30 + random.below(90), 10 + random.below(30));
+        change(&window, &mut random);
         std::thread::sleep(Duration::from_millis(random.next() % 60));
     }
     let shown = window.wait_for("end_turn");
@@ -162,6 +157,36 @@ async fn the_scrollback_is_the_answer_after_a_hundred_changes_of_the_size() {
         (expected.len(), None),
         "{answer}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scrollback_is_the_answer_after_a_hundred_changes_of_the_size() {
+    let test = "the_scrollback_is_the_answer_after_a_hundred_changes_of_the_size";
+    // tmux 3.3 loses its place, and rows with it, when a character of two columns does not fit the
+    // end of a row that it wraps again. It does so to plain lines as well.
+    let words = [
+        "plain",
+        "word",
+        "long-word-with-hyphens",
+        "été",
+        "a",
+        "12,345",
+    ];
+    scrollback_through_changes(test, &words, |window, random| {
+        window.resize(30 + random.below(90), 10 + random.below(30));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_scrollback_with_wide_characters_is_the_answer_after_a_hundred_changes_of_the_height() {
+    let test =
+        "the_scrollback_with_wide_characters_is_the_answer_after_a_hundred_changes_of_the_height";
+    let words = ["plain", "文章", "long-word-with-hyphens", "🎉", "été", "a"];
+    scrollback_through_changes(test, &words, |window, random| {
+        window.resize(80, 10 + random.below(30));
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -110,6 +110,10 @@ fn a_silent_collector_is_waited_for_as_long_as_the_configuration_says() {
         "otlp_endpoint = \"http://{}\"",
         silent.local_addr().unwrap()
     );
+    // A busy machine runs the program itself for seconds.
+    let begun = Instant::now();
+    run("");
+    let most = begun.elapsed() * 2 + Duration::from_millis(2500);
 
     for settings in [
         "enable_metrics = false\ntrace_sampling = \"always\"\ntrace_export_timeout_ms = 100",
@@ -118,7 +122,7 @@ fn a_silent_collector_is_waited_for_as_long_as_the_configuration_says() {
         let begun = Instant::now();
         run(&format!("{endpoint}\n{settings}"));
 
-        assert!(begun.elapsed() < Duration::from_millis(2800), "{settings}");
+        assert!(begun.elapsed() < most, "{settings}");
     }
 }
 

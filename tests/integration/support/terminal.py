@@ -6,12 +6,16 @@ import json
 import os
 import pty
 import select
+import signal
 import sys
 import time
 
 steps = [(expect.encode(), pause / 1000, text.encode()) for expect, pause, text in json.loads(sys.argv[1])]
 pid, terminal = pty.fork()
 if pid == 0:
+    # The tests may run in the background of a shell that ignores signals; what a terminal starts does not.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
     os.execvp(sys.argv[2], sys.argv[2:])
 
 seen, at, until, due = b"", 0, time.monotonic() + 50, None
