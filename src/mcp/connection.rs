@@ -63,6 +63,10 @@ const CANCEL_NOTICE_MAX: Duration = Duration::from_millis(500);
 /// Grace time of a process after its input was closed; and the longest wait for its end after it
 /// was killed.
 const LEAVE: Duration = Duration::from_millis(500);
+
+/// Longest wait for the exit status of a server that has closed its connection. A busy machine takes long
+/// to end a process.
+const STATUS_TIME: Duration = Duration::from_secs(5);
 const GONE_MAX: Duration = Duration::from_millis(2500);
 
 /// Longest logged part of a line of the server's standard error, in bytes.
@@ -270,7 +274,7 @@ impl Connection {
                 if let Some(fault) = fault.reason() {
                     refusal.reason = fault.to_owned();
                 } else if let (true, Some(process)) = (refusal.is_closed, &process)
-                    && let Ok(status) = timeout(LEAVE, process.ended()).await
+                    && let Ok(status) = timeout(STATUS_TIME, process.ended()).await
                 {
                     // A program that cannot be executed is reported only by an exit code.
                     refusal.reason = match status {
