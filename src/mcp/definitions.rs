@@ -13,7 +13,7 @@ use callboard_actors::{
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, Tool};
 use serde_json::Value;
 
-use super::{pins::digest, tool::masked};
+use super::pins::digest;
 use crate::{
     mask::Masker,
     schema::JsonSchemas,
@@ -173,6 +173,23 @@ fn binary(mime: &str, data: &str) -> McpContent {
             "[{mime}: {} bytes of invalid base64 were omitted]",
             data.len()
         )),
+    }
+}
+
+/// A value with its texts and the names of its fields masked.
+pub(super) fn masked(value: Value, mask: &dyn Fn(&str) -> String) -> Value {
+    match value {
+        Value::String(text) => Value::String(mask(&text)),
+        Value::Array(items) => {
+            Value::Array(items.into_iter().map(|item| masked(item, mask)).collect())
+        }
+        Value::Object(fields) => Value::Object(
+            fields
+                .into_iter()
+                .map(|(name, value)| (mask(&name), masked(value, mask)))
+                .collect(),
+        ),
+        plain => plain,
     }
 }
 

@@ -19,7 +19,7 @@ use callboard_actors::{
 };
 use serde_json::Value;
 
-use super::{Server, config::Trust, name::tool_name, pins::Pins};
+use super::{Server, config::Trust, definitions::masked, name::tool_name, pins::Pins};
 use crate::{
     mask::Masker,
     visible::{visible, visible_line, visible_value},
@@ -207,23 +207,6 @@ async fn output(
             Ok(ToolOutput::Data(masked(visible_value(&value), &mask)))
         }
         _ => Ok(ToolOutput::Text(text)),
-    }
-}
-
-/// A value with its texts and the names of its fields masked.
-pub(super) fn masked(value: Value, mask: &dyn Fn(&str) -> String) -> Value {
-    match value {
-        Value::String(text) => Value::String(mask(&text)),
-        Value::Array(items) => {
-            Value::Array(items.into_iter().map(|item| masked(item, mask)).collect())
-        }
-        Value::Object(fields) => Value::Object(
-            fields
-                .into_iter()
-                .map(|(name, value)| (mask(&name), masked(value, mask)))
-                .collect(),
-        ),
-        plain => plain,
     }
 }
 

@@ -336,7 +336,7 @@ fn joined_value(flag: &str) -> Option<String> {
 }
 
 /// All words of a command, those in a flag and in braces too, alone and in the folders that the command
-/// enters. Which of them are files, only the working tree can tell.
+/// enters. Which of them are files depends on the working tree.
 fn loose_words(command: &str) -> Vec<String> {
     let plain = command.replace("${", "$").replace("}/", "/");
     let braces = expanded_braces(command);
@@ -405,8 +405,8 @@ fn expanded_braces(command: &str) -> Vec<String> {
     found
 }
 
-/// The files that `make` reads without being told: in the folder in which it starts, and in those that the
-/// command names.
+/// The files that `make` reads by default: in the folder in which it starts, and in those that the command
+/// names.
 fn makefiles_of(command: &str) -> Vec<String> {
     let words: Vec<&str> = split(command).collect();
     if !words
