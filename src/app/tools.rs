@@ -2,6 +2,7 @@
 //! MCP tools, and the store of their results.
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -146,6 +147,9 @@ pub(crate) fn mode(mode: SandboxMode) -> Mode {
 pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) -> PathRules {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let rules = named(config, skills).protect(PathRules::default(), workspace);
+    let rules = programs_of_variables(workspace, |name| std::env::var_os(name))
+        .into_iter()
+        .fold(rules, |rules, path| rules.and_program(workspace, &path));
     let rules = match &home {
         Some(home) => and_linked_from(rules, home, workspace),
         None => rules,
@@ -153,6 +157,44 @@ pub(super) fn rules(config: &Config, workspace: &Path, skills: Option<&Path>) ->
     rules
         .with_home(home)
         .with_git_variables(|name| std::env::var_os(name))
+}
+
+/// Variables of the account whose words name programs that the user's shell, git or this program runs.
+const PROGRAM_VARIABLES: [&str; 17] = [
+    "BASH_ENV",
+    "BROWSER",
+    "EDITOR",
+    "ENV",
+    "GIT_ASKPASS",
+    "GIT_EDITOR",
+    "GIT_EXTERNAL_DIFF",
+    "GIT_PAGER",
+    "GIT_PROXY_COMMAND",
+    "GIT_SEQUENCE_EDITOR",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_TEMPLATE_DIR",
+    "PAGER",
+    "PYTHONSTARTUP",
+    "SSH_ASKPASS",
+    "VISUAL",
+];
+
+/// The paths in these variables. A relative one counts from the workspace.
+fn programs_of_variables(
+    workspace: &Path,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> Vec<PathBuf> {
+    let values = PROGRAM_VARIABLES.iter().filter_map(|name| variable(name));
+    let values = values.filter_map(|value| value.into_string().ok());
+    values
+        .flat_map(|value| {
+            let words = value.split(|c: char| c.is_whitespace() || "\"'=".contains(c));
+            let paths = words.filter(|word| word.contains('/'));
+            let paths: Vec<PathBuf> = paths.map(|path| workspace.join(path)).collect();
+            paths
+        })
+        .collect()
 }
 
 /// Files that a session names.

@@ -17,7 +17,6 @@ use callboard_actors::{
     },
     tool::{EffectClass, ToolError, ToolErrorType},
 };
-use serde_json::Value;
 
 use super::{Server, config::Trust, definitions::masked, name::tool_name, pins::Pins};
 use crate::{

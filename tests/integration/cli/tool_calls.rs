@@ -528,11 +528,11 @@ fn no_tool_puts_a_program_before_the_systems_where_the_users_shell_searches() {
 }
 
 #[test]
-fn no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name() {
+fn no_tool_writes_what_variables_of_the_account_name() {
     let mut home = Home::new();
     if home.run(&["tools", "show", "bash"]).code != Some(0) {
         use std::io::Write;
-        let test = "no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name";
+        let test = "no_tool_writes_what_variables_of_the_account_name";
         writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no sandbox").unwrap();
         return;
     }
@@ -546,7 +546,13 @@ fn no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name() 
         variable("XDG_CONFIG_HOME", "xdg"),
         variable("GIT_CONFIG_GLOBAL", "global"),
         variable("GIT_CONFIG_SYSTEM", "system"),
+        variable("GIT_EXTERNAL_DIFF", "tools/diff"),
+        ("EDITOR", "sh 'tools/edit' --wait".to_owned()),
     ];
+    std::fs::create_dir(at("tools")).unwrap();
+    for tool in ["tools/diff", "tools/edit"] {
+        std::fs::write(at(tool), "mine").unwrap();
+    }
     let call = |name: &str, arguments: &serde_json::Value| {
         let arguments = arguments.to_string();
         home.run(&["tools", "call", name, &arguments, "--approve", "auto"])
@@ -557,18 +563,22 @@ fn no_tool_writes_the_configuration_of_git_that_variables_of_the_account_name() 
         ("xdg/git/config", "mine"),
         ("global", ""),
         ("system", "mine"),
+        ("tools/diff", "mine"),
+        ("tools/edit", "mine"),
     ]
     .map(|(path, old)| {
         let arguments = json!({"path": path, "old_text": old, "new_text": "theirs"});
         call("file_edit", &arguments)["is_error"].clone()
     });
-    let attack = "for f in xdg/git/config global system own; do echo theirs > $f; echo theirs > new; mv -f new $f; done";
+    let attack = "for f in xdg/git/config global system tools/diff tools/edit own; do echo theirs > $f; echo theirs > new; mv -f new $f; done";
     let said = call("bash", &json!({ "command": attack })).to_string();
 
-    assert_eq!(edits, [true, true, true].map(serde_json::Value::from));
+    assert_eq!(edits, [true; 5].map(serde_json::Value::from));
     for (path, content) in [
         ("xdg/git/config", Some("mine")),
         ("system", Some("mine")),
+        ("tools/diff", Some("mine")),
+        ("tools/edit", Some("mine")),
         ("global", None),
     ] {
         let left = std::fs::read_to_string(at(path)).ok();
