@@ -392,7 +392,9 @@ pub(crate) fn choose_provider(
     let model = overrides.model.clone().or_else(|| chosen.model.clone());
     let model = model.unwrap_or_else(|| match kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
-        ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
+        ProviderKind::Anthropic | ProviderKind::OpenAi | ProviderKind::OpenAiResponses => {
+            provider.default_model().to_owned()
+        }
     });
     Ok(Chosen {
         provider,
@@ -458,8 +460,12 @@ fn build(
                     .build()?,
             )
         }
-        ProviderKind::OpenAi => {
-            let builder = OpenAi::builder()
+        ProviderKind::OpenAi | ProviderKind::OpenAiResponses => {
+            let builder = match chosen.kind {
+                ProviderKind::OpenAiResponses => OpenAi::builder().responses(),
+                _ => OpenAi::builder(),
+            };
+            let builder = builder
                 .timeouts(timeouts)
                 .network(network(&chosen.connection)?);
             let builder = key
@@ -534,7 +540,7 @@ fn network(connection: &ConnectionConfig) -> Result<Network, ProviderConfigError
 pub(crate) fn usual_base_url(kind: ProviderKind) -> Option<String> {
     match kind {
         ProviderKind::Anthropic => set_variable("ANTHROPIC_BASE_URL"),
-        ProviderKind::OpenAi => set_variable("OPENAI_BASE_URL"),
+        ProviderKind::OpenAi | ProviderKind::OpenAiResponses => set_variable("OPENAI_BASE_URL"),
         ProviderKind::Offline => None,
     }
 }

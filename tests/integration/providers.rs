@@ -17,7 +17,9 @@ use flate2::write::GzEncoder;
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, openai_text, sse};
+use crate::support::model_server::{
+    ModelServer, Reply, Step, anthropic_text, openai_text, responses_calls, responses_text, sse,
+};
 
 const KEY: &str = "sk-test-not-a-real-key";
 
@@ -25,9 +27,10 @@ const KEY: &str = "sk-test-not-a-real-key";
 enum Wire {
     Anthropic,
     OpenAi,
+    Responses,
 }
 
-const WIRES: [Wire; 2] = [Wire::Anthropic, Wire::OpenAi];
+const WIRES: [Wire; 3] = [Wire::Anthropic, Wire::OpenAi, Wire::Responses];
 
 impl Wire {
     fn provider(self, server: &ModelServer, timeouts: Timeouts) -> Arc<dyn LlmProvider> {
@@ -35,6 +38,15 @@ impl Wire {
             Self::Anthropic => Arc::new(
                 Anthropic::builder(KEY)
                     .base_url(server.url())
+                    .timeouts(timeouts)
+                    .build()
+                    .unwrap(),
+            ),
+            Self::Responses => Arc::new(
+                OpenAi::builder()
+                    .responses()
+                    .api_key(KEY)
+                    .base_url(server.url_v1())
                     .timeouts(timeouts)
                     .build()
                     .unwrap(),
@@ -55,12 +67,13 @@ impl Wire {
         match self {
             Self::Anthropic => anthropic_text(text),
             Self::OpenAi => openai_text(text),
+            Self::Responses => responses_text(text),
         }
     }
 
     fn until_text(self) -> usize {
         match self {
-            Self::Anthropic => 3,
+            Self::Anthropic | Self::Responses => 3,
             Self::OpenAi => 1,
         }
     }
@@ -81,6 +94,7 @@ impl Wire {
                 events[4] = events[4].replace("end_turn", "tool_use");
                 events
             }
+            Self::Responses => responses_calls(&[("t1", "f", serde_json::json!({"a": 1}))]),
             Self::OpenAi => {
                 let mut events = openai_text("");
                 events[0] =
@@ -172,6 +186,29 @@ async fn openai_keeps_the_contract_of_a_provider() {
 }
 
 #[tokio::test]
+async fn responses_keeps_the_contract_of_a_provider() {
+    check_contract(Wire::Responses).await;
+}
+
+#[tokio::test]
+async fn a_responses_call_with_stop_texts_is_refused_before_it_is_made() {
+    let server = ModelServer::start([Reply::events(responses_text("x"))]).await;
+    let provider = Wire::Responses.provider(&server, quick());
+    let mut request = example_request();
+    request.stop = ["END".to_owned()].into();
+
+    let refused = provider
+        .stream(request, CancellationToken::new())
+        .await
+        .err()
+        .unwrap();
+
+    assert_eq!(refused.code(), "provider_invalid_request");
+    assert!(refused.to_string().contains("`stop`"), "{refused}");
+    assert_eq!(server.requests().len(), 0);
+}
+
+#[tokio::test]
 async fn requests_go_where_they_belong_with_a_key_and_a_length() {
     for (wire, line, header, value) in [
         (
@@ -183,6 +220,12 @@ async fn requests_go_where_they_belong_with_a_key_and_a_length() {
         (
             Wire::OpenAi,
             "POST /v1/chat/completions",
+            "authorization",
+            format!("Bearer {KEY}"),
+        ),
+        (
+            Wire::Responses,
+            "POST /v1/responses",
             "authorization",
             format!("Bearer {KEY}"),
         ),
@@ -626,6 +669,7 @@ async fn tokens_are_counted_where_the_server_can() {
     for (wire, line) in [
         (Wire::Anthropic, "POST /v1/messages/count_tokens"),
         (Wire::OpenAi, "POST /v1/messages/count_tokens"),
+        (Wire::Responses, "POST /v1/responses/input_tokens"),
     ] {
         let server = ModelServer::start([counted.clone()]).await;
 
@@ -641,21 +685,28 @@ async fn tokens_are_counted_where_the_server_can() {
         assert_eq!(
             (
                 request.json()["max_tokens"].is_null(),
-                request.json()["messages"].as_array().unwrap().len()
+                match wire {
+                    Wire::Responses => request.json()["input"].as_array().unwrap().len(),
+                    Wire::Anthropic | Wire::OpenAi => {
+                        request.json()["messages"].as_array().unwrap().len()
+                    }
+                }
             ),
-            (true, 3)
+            // The items of the Responses API are finer than messages.
+            (true, if wire == Wire::Responses { 5 } else { 3 })
         );
     }
 
     let server = ModelServer::start([Reply::json(404, "{}")]).await;
     let unsupported = Err(ProviderError::Unsupported("counting tokens"));
-    assert_eq!(
-        Wire::OpenAi
-            .provider(&server, quick())
-            .count_tokens(example_request())
-            .await,
-        unsupported
-    );
+    for wire in [Wire::OpenAi, Wire::Responses] {
+        assert_eq!(
+            wire.provider(&server, quick())
+                .count_tokens(example_request())
+                .await,
+            unsupported
+        );
+    }
     assert_eq!(
         OpenAi::builder()
             .build()

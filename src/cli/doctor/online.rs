@@ -77,7 +77,7 @@ fn request(
             key.into_iter()
                 .fold(request, |request, key| request.header("x-api-key", key))
         }
-        ProviderKind::OpenAi | ProviderKind::Offline => {
+        ProviderKind::OpenAi | ProviderKind::OpenAiResponses | ProviderKind::Offline => {
             let base = base.unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
             key.into_iter()
                 .fold(client.get(format!("{base}/models")), |request, key| {

@@ -157,6 +157,34 @@ pub fn openai_text(text: &str) -> Vec<String> {
     ]
 }
 
+/// A complete Responses reply with one text.
+pub fn responses_text(text: &str) -> Vec<String> {
+    let text = serde_json::Value::from(text);
+    vec![
+        r#"{"type":"response.created","sequence_number":0,"response":{"id":"resp_1","status":"in_progress","output":[]}}"#.into(),
+        r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","content":[]}}"#.into(),
+        format!(r#"{{"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":{text}}}"#),
+        format!(r#"{{"type":"response.output_item.done","output_index":0,"item":{{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{{"type":"output_text","text":{text},"annotations":[]}}]}}}}"#),
+        r#"{"type":"response.completed","response":{"id":"resp_1","status":"completed","usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":2},"output_tokens":2}}}"#.into(),
+    ]
+}
+
+/// A complete Responses reply that reasons and then makes calls: id, name and arguments of each.
+pub fn responses_calls(calls: &[(&str, &str, serde_json::Value)]) -> Vec<String> {
+    let mut events = vec![
+        r#"{"type":"response.output_item.done","output_index":0,"item":{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"c2VhbGVk"}}"#.to_owned(),
+    ];
+    for (index, (id, name, input)) in calls.iter().enumerate() {
+        let arguments = serde_json::Value::from(input.to_string());
+        events.push(format!(
+            r#"{{"type":"response.output_item.done","output_index":{},"item":{{"type":"function_call","id":"fc_{index}","call_id":"{id}","name":"{name}","arguments":{arguments},"status":"completed"}}}}"#,
+            index + 1
+        ));
+    }
+    events.push(r#"{"type":"response.completed","response":{"id":"resp_1","status":"completed","usage":{"input_tokens":9,"output_tokens":4,"output_tokens_details":{"reasoning_tokens":2}}}}"#.to_owned());
+    events
+}
+
 /// A request as received.
 #[derive(Debug, Clone)]
 pub struct Recorded {
