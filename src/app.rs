@@ -47,7 +47,9 @@ use crate::{
         SandboxMode, Store, overlap, stored,
     },
     mcp::McpServerConfig,
-    providers::{Anthropic, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline},
+    providers::{
+        Anthropic, Gemini, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline,
+    },
     sandbox::NamedFiles,
     storage::LockError,
     tls::Trust,
@@ -392,9 +394,10 @@ pub(crate) fn choose_provider(
     let model = overrides.model.clone().or_else(|| chosen.model.clone());
     let model = model.unwrap_or_else(|| match kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
-        ProviderKind::Anthropic | ProviderKind::OpenAi | ProviderKind::OpenAiResponses => {
-            provider.default_model().to_owned()
-        }
+        ProviderKind::Anthropic
+        | ProviderKind::OpenAi
+        | ProviderKind::OpenAiResponses
+        | ProviderKind::Gemini => provider.default_model().to_owned(),
     });
     Ok(Chosen {
         provider,
@@ -443,6 +446,25 @@ fn build(
         ProviderKind::Offline => Arc::new(Offline),
         ProviderKind::Anthropic => {
             let builder = Anthropic::builder(key.unwrap_or_else(|| "none".to_owned()))
+                .timeouts(timeouts)
+                .network(network(&chosen.connection)?);
+            let builder = chosen
+                .request_bytes_max
+                .into_iter()
+                .fold(builder, |builder, bytes| builder.request_bytes_max(bytes));
+            let builder = chosen
+                .context_window
+                .into_iter()
+                .fold(builder, |builder, tokens| builder.context_window(tokens));
+            Arc::new(
+                base_url
+                    .into_iter()
+                    .fold(builder, |builder, url| builder.base_url(url))
+                    .build()?,
+            )
+        }
+        ProviderKind::Gemini => {
+            let builder = Gemini::builder(key.unwrap_or_else(|| "none".to_owned()))
                 .timeouts(timeouts)
                 .network(network(&chosen.connection)?);
             let builder = chosen
@@ -541,6 +563,7 @@ pub(crate) fn usual_base_url(kind: ProviderKind) -> Option<String> {
     match kind {
         ProviderKind::Anthropic => set_variable("ANTHROPIC_BASE_URL"),
         ProviderKind::OpenAi | ProviderKind::OpenAiResponses => set_variable("OPENAI_BASE_URL"),
+        ProviderKind::Gemini => set_variable("GOOGLE_GEMINI_BASE_URL"),
         ProviderKind::Offline => None,
     }
 }

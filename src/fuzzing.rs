@@ -56,6 +56,13 @@ const RESPONSES: &str = concat!(
     "data: {\"type\":\"response.completed\",\"response\":{\"output\":[],\"usage\":{\"input_tokens\":5,\"output_tokens\":2}}}\n\n",
 );
 
+const GEMINI: &str = concat!(
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Hm.\",\"thought\":true}],\"role\":\"model\"}}]}\r\n\r\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Hello\"}]}}],\"usageMetadata\":{\"promptTokenCount\":5}}\n\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"functionCall\":{\"name\":\"f\",\"args\":{}},\"thoughtSignature\":\"s\"}]}}]}\n\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\",\"thoughtSignature\":\"t\"}]},\"finishReason\":\"STOP\"}]}\n\n",
+);
+
 const CONFIG: &str = r#"
 [host]
 data_dir = "~/callboard"
@@ -88,7 +95,7 @@ const PAGE: &str = "<!doctype html><html><head><title>A &amp; B</title><meta cha
                     <table><tr><th>k<td>v</table><pre>code</pre></body></html>";
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     Target {
         name: "sse",
         samples: &[
@@ -111,6 +118,11 @@ pub const TARGETS: [Target; 14] = [
         name: "responses",
         samples: &[RESPONSES],
         run: crate::providers::fuzz_responses,
+    },
+    Target {
+        name: "gemini",
+        samples: &[GEMINI],
+        run: crate::providers::fuzz_gemini,
     },
     Target {
         name: "http_framing",

@@ -21,16 +21,19 @@ pub enum ProviderKind {
     OpenAi,
     /// The OpenAI Responses API, of any vendor or local server.
     OpenAiResponses,
+    /// Google's Gemini API.
+    Gemini,
     /// No API: the model runs in this process and needs no network.
     Offline,
 }
 
 impl ProviderKind {
     /// All kinds, in the order in which a key in the environment selects one.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Anthropic,
         Self::OpenAi,
         Self::OpenAiResponses,
+        Self::Gemini,
         Self::Offline,
     ];
 
@@ -45,6 +48,7 @@ impl ProviderKind {
             Self::Anthropic => "anthropic",
             Self::OpenAi => "openai",
             Self::OpenAiResponses => "openai-responses",
+            Self::Gemini => "gemini",
             Self::Offline => "offline",
         }
     }
@@ -54,6 +58,7 @@ impl ProviderKind {
         match self {
             Self::Anthropic => Some("ANTHROPIC_API_KEY"),
             Self::OpenAi | Self::OpenAiResponses => Some("OPENAI_API_KEY"),
+            Self::Gemini => Some("GEMINI_API_KEY"),
             Self::Offline => None,
         }
     }

@@ -26,6 +26,7 @@ pub(super) enum Part {
 
 /// An image or a document that is sent.
 #[derive(Deserialize)]
+#[cfg_attr(not(feature = "openai"), allow(dead_code, reason = "another feature"))]
 pub(super) struct Attached {
     pub(super) source: Source,
     #[serde(default)]
@@ -35,6 +36,7 @@ pub(super) struct Attached {
 /// Where its content is.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
+#[cfg_attr(not(feature = "openai"), allow(dead_code, reason = "another feature"))]
 pub(super) enum Source {
     Base64 { media_type: String, data: String },
     Url { url: String },

@@ -11,7 +11,9 @@ use std::{
 use callboard::{
     chat::{ContentBlock, MessageList},
     ports::{ModelEvent, ProviderError},
-    providers::{AnthropicAssembler, Assemble, OpenAiAssembler, ResponsesAssembler},
+    providers::{
+        AnthropicAssembler, Assemble, GeminiAssembler, OpenAiAssembler, ResponsesAssembler,
+    },
 };
 use serde_json::{Value, json};
 
@@ -254,12 +256,22 @@ fn recorded_responses_streams_give_their_golden_result_under_every_split() {
 }
 
 #[test]
+fn recorded_gemini_streams_give_their_golden_result_under_every_split() {
+    check("recorded_gemini_streams", "gemini-", || {
+        GeminiAssembler::new(MessageList::default())
+    });
+}
+
+#[test]
 fn a_cut_recording_never_runs_a_tool_with_other_arguments() {
     check_cuts("a_cut_recording (anthropic)", "anthropic-", || {
         AnthropicAssembler::new(MessageList::default())
     });
     check_cuts("a_cut_recording (openai)", "openai_chat-", || {
         OpenAiAssembler::new(MessageList::default())
+    });
+    check_cuts("a_cut_recording (gemini)", "gemini-", || {
+        GeminiAssembler::new(MessageList::default())
     });
     check_cuts("a_cut_recording (responses)", "openai_responses-", || {
         ResponsesAssembler::new(MessageList::default())

@@ -185,6 +185,35 @@ pub fn responses_calls(calls: &[(&str, &str, serde_json::Value)]) -> Vec<String>
     events
 }
 
+/// A complete Gemini reply with one text.
+pub fn gemini_text(text: &str) -> Vec<String> {
+    let text = serde_json::Value::from(text);
+    vec![
+        format!(r#"{{"candidates":[{{"content":{{"parts":[{{"text":{text}}}],"role":"model"}},"index":0}}],"usageMetadata":{{"promptTokenCount":5}}}}"#),
+        r#"{"candidates":[{"content":{"parts":[{"text":"","thoughtSignature":"RmluYWw="}],"role":"model"},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":5,"cachedContentTokenCount":2,"candidatesTokenCount":2,"totalTokenCount":7}}"#.into(),
+    ]
+}
+
+/// A complete Gemini reply that makes calls, without ids: name and arguments of each.
+pub fn gemini_calls(calls: &[(&str, serde_json::Value)]) -> Vec<String> {
+    let part = |(at, (name, args)): (usize, &(&str, serde_json::Value))| {
+        let signature = if at == 0 {
+            r#","thoughtSignature":"Rmlyc3Q=""#
+        } else {
+            ""
+        };
+        format!(r#"{{"functionCall":{{"name":"{name}","args":{args}}}{signature}}}"#)
+    };
+    let parts: Vec<String> = calls.iter().enumerate().map(part).collect();
+    vec![
+        r#"{"candidates":[{"content":{"parts":[{"text":"Both files.","thought":true}],"role":"model"}}]}"#.to_owned(),
+        format!(
+            r#"{{"candidates":[{{"content":{{"parts":[{}],"role":"model"}},"finishReason":"STOP"}}],"usageMetadata":{{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":3}}}}"#,
+            parts.join(",")
+        ),
+    ]
+}
+
 /// A request as received.
 #[derive(Debug, Clone)]
 pub struct Recorded {

@@ -144,11 +144,6 @@ impl Building {
 }
 
 impl TakesEvents for Reply {
-    /// Each event has a number of its own, so none is known by its bytes.
-    fn take_known<'a>(&mut self, bytes: &'a [u8], _: &mut Vec<ModelEvent>) -> &'a [u8] {
-        bytes
-    }
-
     fn take(
         &mut self,
         event: SseEvent<'_>,
