@@ -47,7 +47,9 @@ use crate::{
         SandboxMode, Store, overlap, stored,
     },
     mcp::McpServerConfig,
-    providers::{Anthropic, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline},
+    providers::{
+        Anthropic, Gemini, Network, OpenAi, ProviderConfigError, Timeouts, offline::Offline,
+    },
     sandbox::NamedFiles,
     storage::LockError,
     tls::Trust,
@@ -392,7 +394,10 @@ pub(crate) fn choose_provider(
     let model = overrides.model.clone().or_else(|| chosen.model.clone());
     let model = model.unwrap_or_else(|| match kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
-        ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
+        ProviderKind::Anthropic
+        | ProviderKind::OpenAi
+        | ProviderKind::OpenAiResponses
+        | ProviderKind::Gemini => provider.default_model().to_owned(),
     });
     Ok(Chosen {
         provider,
@@ -458,8 +463,31 @@ fn build(
                     .build()?,
             )
         }
-        ProviderKind::OpenAi => {
-            let builder = OpenAi::builder()
+        ProviderKind::Gemini => {
+            let builder = Gemini::builder(key.unwrap_or_else(|| "none".to_owned()))
+                .timeouts(timeouts)
+                .network(network(&chosen.connection)?);
+            let builder = chosen
+                .request_bytes_max
+                .into_iter()
+                .fold(builder, |builder, bytes| builder.request_bytes_max(bytes));
+            let builder = chosen
+                .context_window
+                .into_iter()
+                .fold(builder, |builder, tokens| builder.context_window(tokens));
+            Arc::new(
+                base_url
+                    .into_iter()
+                    .fold(builder, |builder, url| builder.base_url(url))
+                    .build()?,
+            )
+        }
+        ProviderKind::OpenAi | ProviderKind::OpenAiResponses => {
+            let builder = match chosen.kind {
+                ProviderKind::OpenAiResponses => OpenAi::builder().responses(),
+                _ => OpenAi::builder(),
+            };
+            let builder = builder
                 .timeouts(timeouts)
                 .network(network(&chosen.connection)?);
             let builder = key
@@ -534,7 +562,8 @@ fn network(connection: &ConnectionConfig) -> Result<Network, ProviderConfigError
 pub(crate) fn usual_base_url(kind: ProviderKind) -> Option<String> {
     match kind {
         ProviderKind::Anthropic => set_variable("ANTHROPIC_BASE_URL"),
-        ProviderKind::OpenAi => set_variable("OPENAI_BASE_URL"),
+        ProviderKind::OpenAi | ProviderKind::OpenAiResponses => set_variable("OPENAI_BASE_URL"),
+        ProviderKind::Gemini => set_variable("GOOGLE_GEMINI_BASE_URL"),
         ProviderKind::Offline => None,
     }
 }

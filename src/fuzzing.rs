@@ -46,6 +46,23 @@ const OPENAI: &str = concat!(
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n",
 );
 
+const RESPONSES: &str = concat!(
+    "event: response.output_item.added\ndata: {\"type\":\"response.output_item.added\",\"output_index\":0,\"item\":{\"type\":\"reasoning\",\"id\":\"r\"}}\n\n",
+    "data: {\"type\":\"response.reasoning_summary_text.delta\",\"output_index\":0,\"summary_index\":0,\"delta\":\"Hm.\"}\n\n",
+    "data: {\"type\":\"response.output_item.done\",\"output_index\":0,\"item\":{\"type\":\"reasoning\",\"id\":\"r\",\"summary\":[{\"type\":\"summary_text\",\"text\":\"Hm.\"}],\"encrypted_content\":\"e\"}}\n\n",
+    "data: {\"type\":\"response.output_text.delta\",\"output_index\":1,\"delta\":\"Hello\"}\n\n",
+    "data: {\"type\":\"response.function_call_arguments.delta\",\"output_index\":2,\"delta\":\"{}\"}\n\n",
+    "data: {\"type\":\"response.output_item.done\",\"output_index\":2,\"item\":{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"}}\n\n",
+    "data: {\"type\":\"response.completed\",\"response\":{\"output\":[],\"usage\":{\"input_tokens\":5,\"output_tokens\":2}}}\n\n",
+);
+
+const GEMINI: &str = concat!(
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Hm.\",\"thought\":true}],\"role\":\"model\"}}]}\r\n\r\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"Hello\"}]}}],\"usageMetadata\":{\"promptTokenCount\":5}}\n\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"functionCall\":{\"name\":\"f\",\"args\":{}},\"thoughtSignature\":\"s\"}]}}]}\n\n",
+    "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"\",\"thoughtSignature\":\"t\"}]},\"finishReason\":\"STOP\"}]}\n\n",
+);
+
 const CONFIG: &str = r#"
 [host]
 data_dir = "~/callboard"
@@ -78,7 +95,7 @@ const PAGE: &str = "<!doctype html><html><head><title>A &amp; B</title><meta cha
                     <table><tr><th>k<td>v</table><pre>code</pre></body></html>";
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 15] = [
     Target {
         name: "sse",
         samples: &[
@@ -96,6 +113,16 @@ pub const TARGETS: [Target; 13] = [
         name: "openai",
         samples: &[OPENAI],
         run: crate::providers::fuzz_openai,
+    },
+    Target {
+        name: "responses",
+        samples: &[RESPONSES],
+        run: crate::providers::fuzz_responses,
+    },
+    Target {
+        name: "gemini",
+        samples: &[GEMINI],
+        run: crate::providers::fuzz_gemini,
     },
     Target {
         name: "http_framing",

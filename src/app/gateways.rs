@@ -87,7 +87,10 @@ fn provider_entry(
     })?;
     let model = chosen.model.clone().unwrap_or_else(|| match chosen.kind {
         ProviderKind::Offline => OFFLINE_MODEL.to_owned(),
-        ProviderKind::Anthropic | ProviderKind::OpenAi => provider.default_model().to_owned(),
+        ProviderKind::Anthropic
+        | ProviderKind::OpenAi
+        | ProviderKind::OpenAiResponses
+        | ProviderKind::Gemini => provider.default_model().to_owned(),
     });
     Ok(ProviderEntry {
         config: chosen.clone(),

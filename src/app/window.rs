@@ -55,7 +55,10 @@ fn question(
     // A server with certificates of its own is not asked: this client does not have them.
     let is_plain =
         provider.connection.ca_file.is_none() && provider.connection.client_files.is_none();
-    let is_asked = provider.kind == ProviderKind::OpenAi && provider.context_window.is_none();
+    let is_asked = matches!(
+        provider.kind,
+        ProviderKind::OpenAi | ProviderKind::OpenAiResponses
+    ) && provider.context_window.is_none();
     (is_asked && is_plain).then(|| Question {
         base_url: base_url.trim_end_matches('/').to_owned(),
         model: model.or(provider.model.as_deref()).map(str::to_owned),

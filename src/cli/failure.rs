@@ -110,7 +110,7 @@ impl Failure {
         let line = Self::work(&failure.message);
         let seconds = failure.retry_after_ms.map(|ms| ms.div_ceil(1000));
         match (failure.code.as_str(), seconds) {
-            ("provider_auth", _) => line.hint("check the key: ANTHROPIC_API_KEY, OPENAI_API_KEY, or `api_key_env` in callboard.toml"),
+            ("provider_auth", _) => line.hint("check the key: ANTHROPIC_API_KEY, OPENAI_API_KEY, GEMINI_API_KEY, or `api_key_env` in callboard.toml"),
             (_, Some(seconds)) => line.hint(format!("try again in {seconds} s")),
             ("provider_rate_limited" | "provider_server_error", None) => line.hint("try again later; the session keeps all messages"),
             ("provider_quota_exhausted", _) => line.hint("waiting does not help: check the account's plan and limits"),

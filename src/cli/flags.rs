@@ -19,7 +19,7 @@ use crate::{
 /// Flags that select the model, the folder, the tools and the store.
 #[derive(Debug, Clone, Args)]
 pub(super) struct HostFlags {
-    /// Provider: anthropic, openai, offline, or a name from the configuration
+    /// Provider: anthropic, openai, openai-responses, gemini, offline, or a name from the configuration
     #[arg(long, value_name = "NAME")]
     pub(super) provider: Option<String>,
     /// Model, as the provider calls it

@@ -24,7 +24,13 @@ const MILLIS_MAX: u64 = 60_000;
 const BYTES_MAX: u64 = 1 << 40;
 
 pub(super) const DURABILITIES: &[&str] = &["sync", "batched"];
-pub(super) const PROVIDER_KINDS: &[&str] = &["anthropic", "openai", "offline"];
+pub(super) const PROVIDER_KINDS: &[&str] = &[
+    "anthropic",
+    "openai",
+    "openai-responses",
+    "gemini",
+    "offline",
+];
 pub(super) const APPROVALS: &[&str] = &["ask", "deny", "auto"];
 pub(super) const SANDBOX_MODES: &[&str] = &["auto", "linux", "local", "none"];
 
@@ -293,7 +299,7 @@ const fn parameter_keys(section: &'static str) -> [Key; 5] {
             section,
             "thinking",
             Kind::Thinking,
-            "extended thinking of Anthropic's models: `off`, `adaptive`, or the most tokens of thoughts in an answer, from 1024; the provider decides by default",
+            "extended thinking of the kinds `anthropic`, `openai-responses` and `gemini`: `off`, `adaptive`, or the most tokens of thoughts in an answer, from 1024; the provider decides by default",
         ),
         key(
             section,
@@ -325,13 +331,13 @@ pub(super) const PROVIDER: &[Key] = &[
         "provider",
         "kind",
         Kind::Choice(PROVIDER_KINDS),
-        "`anthropic`, `openai` (any server with the Chat Completions API) or `offline`; its name by default",
+        "`anthropic`, `openai` (any server with the Chat Completions API), `openai-responses` (any with the Responses API), `gemini` or `offline`; its name by default",
     ),
     key(
         "provider",
         "base_url",
         Kind::BaseUrl,
-        "base URL as in the official SDKs: Anthropic without, OpenAI with `/v1`; the vendor's by default",
+        "base URL as in the official SDKs: Anthropic without `/v1`, OpenAI with it, Gemini with `/v1beta`; the vendor's by default",
     ),
     key("provider", "model", Kind::Text, "model to use"),
     key(
@@ -386,13 +392,13 @@ pub(super) const PROVIDER: &[Key] = &[
         "provider",
         "shows",
         Kind::Names(SHOWS),
-        "attachments sent to a Chat Completions server; derived from the model's name by default, `[]` for none",
+        "attachments sent to a server of the kind `openai` or `openai-responses`; derived from the model's name by default, `[]` for none",
     ),
     key(
         "provider",
         "request_bytes_max",
         Kind::Count { max: BYTES_MAX },
-        "bytes of a request; the oldest attachments of a larger one are left out. 32000000 by default for `anthropic`, 20000000 for `openai`",
+        "bytes of a request; the oldest attachments of a larger one are left out. 32000000 by default for `anthropic`, 20000000 for the others",
     ),
     key(
         "provider",

@@ -19,13 +19,23 @@ pub enum ProviderKind {
     Anthropic,
     /// The OpenAI Chat Completions API, of any vendor or local server.
     OpenAi,
+    /// The OpenAI Responses API, of any vendor or local server.
+    OpenAiResponses,
+    /// Google's Gemini API.
+    Gemini,
     /// No API: the model runs in this process and needs no network.
     Offline,
 }
 
 impl ProviderKind {
     /// All kinds, in the order in which a key in the environment selects one.
-    pub const ALL: [Self; 3] = [Self::Anthropic, Self::OpenAi, Self::Offline];
+    pub const ALL: [Self; 5] = [
+        Self::Anthropic,
+        Self::OpenAi,
+        Self::OpenAiResponses,
+        Self::Gemini,
+        Self::Offline,
+    ];
 
     /// Parses the word of the configuration.
     pub fn of(word: &str) -> Option<Self> {
@@ -37,6 +47,8 @@ impl ProviderKind {
         match self {
             Self::Anthropic => "anthropic",
             Self::OpenAi => "openai",
+            Self::OpenAiResponses => "openai-responses",
+            Self::Gemini => "gemini",
             Self::Offline => "offline",
         }
     }
@@ -45,7 +57,8 @@ impl ProviderKind {
     pub fn key_variable(self) -> Option<&'static str> {
         match self {
             Self::Anthropic => Some("ANTHROPIC_API_KEY"),
-            Self::OpenAi => Some("OPENAI_API_KEY"),
+            Self::OpenAi | Self::OpenAiResponses => Some("OPENAI_API_KEY"),
+            Self::Gemini => Some("GEMINI_API_KEY"),
             Self::Offline => None,
         }
     }

@@ -2,10 +2,11 @@
 
 use callboard_actors::ports::{ModelEvent, ProviderError};
 
+#[cfg(any(feature = "anthropic", feature = "openai"))]
+use super::template::DeltaTemplate;
 use super::{
     errors::{incomplete, protocol},
     sse::{SseDecoder, SseEvent, SseTooLong},
-    template::DeltaTemplate,
 };
 
 /// Decodes the bytes of one reply into events. Pure: no network, no clock. The result does not
@@ -36,8 +37,10 @@ impl From<SseTooLong> for ProviderError {
 /// The wire-specific half of an assembler.
 pub(super) trait TakesEvents {
     /// Takes leading events that differ from the last parsed one only in their text. Returns the
-    /// bytes after them.
-    fn take_known<'a>(&mut self, bytes: &'a [u8], out: &mut Vec<ModelEvent>) -> &'a [u8];
+    /// bytes after them. By default none is known: every event of the wire has figures of its own.
+    fn take_known<'a>(&mut self, bytes: &'a [u8], _: &mut Vec<ModelEvent>) -> &'a [u8] {
+        bytes
+    }
 
     /// Parses one event.
     ///
@@ -90,6 +93,7 @@ pub(super) struct Pieces {
     kind: Piece,
     text: String,
     /// A reused buffer for the texts of events that match the template.
+    #[cfg(any(feature = "anthropic", feature = "openai"))]
     known: Vec<u8>,
 }
 
@@ -98,6 +102,7 @@ impl Pieces {
         Self {
             kind: Piece::Text,
             text: String::new(),
+            #[cfg(any(feature = "anthropic", feature = "openai"))]
             known: Vec::new(),
         }
     }
@@ -112,6 +117,7 @@ impl Pieces {
 
     /// Takes the leading events of `bytes` that match the template. Their text is appended to
     /// `whole` too. Returns the bytes after them.
+    #[cfg(any(feature = "anthropic", feature = "openai"))]
     pub(super) fn take_known<'a, K: Copy>(
         &mut self,
         template: &DeltaTemplate<K>,

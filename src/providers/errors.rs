@@ -2,7 +2,7 @@
 //! [`ProviderError`]. Pure, except for the wall clock that an
 //! HTTP-date needs.
 //!
-//! Classes: 401 and 403 are `Auth`; 402, and 429 with a quota code, are `QuotaExhausted`; 429 is
+//! Classes: 401 and 403, and 400 with Google's code for a wrong key, are `Auth`; 402, and 429 with a quota code, are `QuotaExhausted`; 429 is
 //! `RateLimited`; 408, 409 and 5xx are `Server`; every other 4xx is `InvalidRequest`. A retryable
 //! status with `x-should-retry: false` becomes an `InvalidRequest` with that status: the only class
 //! with a status that is never retried.
@@ -25,6 +25,10 @@ pub(super) struct ErrorFields {
     kinds: Vec<String>,
     status: Option<u16>,
     message: String,
+    /// The wait that the error itself asks for.
+    retry_after: Option<Duration>,
+    /// Whether a quota of a whole day is spent.
+    no_quota_today: bool,
 }
 
 impl ErrorFields {
@@ -36,10 +40,12 @@ impl ErrorFields {
                 ..Self::default()
             };
         };
+        // Google's servers may wrap an error into a list.
+        let value = value.get(0).unwrap_or(&value);
         let error = value
             .get("error")
             .filter(|error| !error.is_null())
-            .unwrap_or(&value);
+            .unwrap_or(value);
         let mut fields = Self::default();
         for key in ["type", "code", "status"] {
             match error.get(key) {
@@ -63,7 +69,24 @@ impl ErrorFields {
             .flatten()
             .find_map(Value::as_str)
             .map_or_else(|| plain(body), one_line);
+        fields.read_details(error.get("details"));
         fields
+    }
+
+    /// Reads Google's details: the reason of a refusal, the wait it asks for and the quota it is
+    /// about.
+    fn read_details(&mut self, details: Option<&Value>) {
+        let text = |value: &Value, name: &str| value.get(name)?.as_str().map(str::to_owned);
+        for detail in details.and_then(Value::as_array).into_iter().flatten() {
+            self.kinds
+                .extend(text(detail, "reason").map(|reason| reason.to_ascii_lowercase()));
+            let delay = text(detail, "retryDelay").and_then(|delay| limits::duration(&delay));
+            self.retry_after = self.retry_after.or(delay);
+            let violations = detail.get("violations").and_then(Value::as_array);
+            self.no_quota_today |= violations.into_iter().flatten().any(|violation| {
+                text(violation, "quotaId").is_some_and(|quota| quota.contains("PerDay"))
+            });
+        }
     }
 
     fn is(&self, kinds: &[&str]) -> bool {
@@ -77,7 +100,11 @@ impl ErrorFields {
             "billing_hard_limit_reached",
             "quota_exceeded",
             "exceeded_current_quota_error",
-        ])
+        ]) || (self.no_quota_today && self.retry_after.is_none())
+    }
+
+    fn bad_key(&self) -> bool {
+        self.is(&["api_key_invalid", "invalid_api_key"])
     }
 }
 
@@ -85,6 +112,8 @@ impl ErrorFields {
 pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> ProviderError {
     let fields = ErrorFields::read(body);
     let quota = fields.no_quota();
+    let bad_key = fields.bad_key();
+    let asked = fields.retry_after;
     let message = fields.message;
     let hopeless = headers
         .get("x-should-retry")
@@ -100,13 +129,17 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
     }
     match status {
         401 | 403 => ProviderError::Auth { message },
+        // Google's answer to a wrong key.
+        400 if bad_key => ProviderError::Auth { message },
         402 => ProviderError::QuotaExhausted { message },
         429 if quota => ProviderError::QuotaExhausted { message },
         429 | 408 | 409 | 500..=599 if hopeless => {
             ProviderError::InvalidRequest { status, message }
         }
         429 => {
-            let retry_after = retry_after(headers).or_else(|| limits::wait(&limits::read(headers)));
+            let retry_after = retry_after(headers)
+                .or(asked)
+                .or_else(|| limits::wait(&limits::read(headers)));
             ProviderError::RateLimited {
                 retry_after,
                 message,
@@ -114,7 +147,7 @@ pub(super) fn of_response(status: u16, headers: &HeaderMap, body: &[u8]) -> Prov
         }
         408 | 409 | 500..=599 => ProviderError::Server {
             status,
-            retry_after: retry_after(headers),
+            retry_after: retry_after(headers).or(asked),
             message,
         },
         400..=499 => ProviderError::InvalidRequest { status, message },
@@ -136,12 +169,16 @@ pub(super) fn of_event(body: &[u8]) -> ProviderError {
             message: fields.message,
         };
     }
-    if fields.is(&[
-        "authentication_error",
-        "permission_error",
-        "invalid_api_key",
-    ]) {
+    if fields.bad_key() || fields.is(&["authentication_error", "permission_error"]) {
         return ProviderError::Auth {
+            message: fields.message,
+        };
+    }
+    if fields.is(&["rate_limit_exceeded", "resource_exhausted"]) {
+        return ProviderError::RateLimited {
+            retry_after: fields
+                .retry_after
+                .or_else(|| wait_in_words(&fields.message)),
             message: fields.message,
         };
     }
@@ -158,7 +195,14 @@ pub(super) fn of_event(body: &[u8]) -> ProviderError {
             message: fields.message,
         },
         Some(status @ 400..=499) => refused(status),
-        _ if fields.is(&["invalid_request_error", "context_length_exceeded"]) => refused(400),
+        _ if fields.is(&[
+            "invalid_request_error",
+            "invalid_prompt",
+            "context_length_exceeded",
+        ]) =>
+        {
+            refused(400)
+        }
         _ if fields.is(&["not_found_error"]) => refused(404),
         _ if fields.is(&["request_too_large"]) => refused(413),
         _ => ProviderError::Server {
@@ -167,6 +211,13 @@ pub(super) fn of_event(body: &[u8]) -> ProviderError {
             message: fields.message,
         },
     }
+}
+
+/// Reads the wait in OpenAI's words: `Please try again in 1.898s.`
+fn wait_in_words(message: &str) -> Option<Duration> {
+    let (_, rest) = message.split_once("try again in ")?;
+    let word = rest.split_whitespace().next()?;
+    limits::duration(word.trim_end_matches('.'))
 }
 
 /// The error of a call that received no bytes within the idle limit.
@@ -431,6 +482,48 @@ mod tests {
     }
 
     #[test]
+    fn googles_details_decide_the_class_and_the_wait() {
+        let key = r#"[{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"API_KEY_INVALID"}]}}]"#;
+        let limit = |quota: &str, delay: &str| {
+            format!(
+                r#"{{"error":{{"code":429,"message":"m","status":"RESOURCE_EXHAUSTED","details":[{{"violations":[{{"quotaId":"{quota}-FreeTier"}}]}}{delay}]}}}}"#
+            )
+        };
+        let delay = r#",{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"36.5s"}"#;
+        let limited = |retry_after| ProviderError::RateLimited {
+            retry_after,
+            message: "m".into(),
+        };
+        let waits = limited(Some(Duration::from_millis(36_500)));
+
+        assert_eq!(
+            refused(400, &[], key),
+            ProviderError::Auth {
+                message: "API key not valid.".into()
+            }
+        );
+        let minute = limit("GenerateRequestsPerMinutePerProject", delay);
+        assert_eq!(refused(429, &[], &minute), waits);
+        assert_eq!(of_event(minute.as_bytes()), waits);
+        let day = limit("GenerateRequestsPerDayPerProject", delay);
+        assert_eq!(refused(429, &[], &day), waits);
+        assert_eq!(
+            refused(429, &[("retry-after", "2")], &day).retry_after(),
+            Some(Duration::from_secs(2))
+        );
+        assert_eq!(
+            refused(429, &[], &limit("GenerateRequestsPerMinutePerProject", "")),
+            limited(None)
+        );
+        assert_eq!(
+            refused(429, &[], &limit("GenerateRequestsPerDayPerProject", "")),
+            ProviderError::QuotaExhausted {
+                message: "m".into()
+            }
+        );
+    }
+
+    #[test]
     fn words_are_found_wherever_they_are_and_stay_on_one_line() {
         for (body, message) in [
             (r#"{"error":"model not\n found"}"#, "model not found"),
@@ -485,6 +578,13 @@ mod tests {
             (
                 "billing_error",
                 ProviderError::QuotaExhausted {
+                    message: "m".into(),
+                },
+            ),
+            (
+                "rate_limit_exceeded",
+                ProviderError::RateLimited {
+                    retry_after: None,
                     message: "m".into(),
                 },
             ),

@@ -2,6 +2,7 @@
 //! gateway, and never follows a redirect, which would carry the key to another host.
 
 use std::{
+    borrow::Cow,
     future::{Future, poll_fn},
     net::{Ipv4Addr, Ipv6Addr},
     pin::pin,
@@ -91,7 +92,8 @@ impl Http {
             .await
             .map_err(|error| self.secret.mask_error(error))?;
         timer.reset_idle();
-        let head = connected.post(url.path(), "text/event-stream", body);
+        let target = target(url);
+        let head = connected.post(&target, "text/event-stream", body);
         let answer = guarded(&mut timer, Phase::Answer, head)
             .await
             .map_err(|error| self.secret.mask_error(error))?;
@@ -126,7 +128,9 @@ impl Http {
         let deadline = Instant::now() + self.timeouts.first_byte.min(self.timeouts.total);
         let answer = async {
             let connected = self.transport.connect().await?;
-            let answer = connected.post(url.path(), "application/json", body).await?;
+            let answer = connected
+                .post(&target(url), "application/json", body)
+                .await?;
             if is_success(answer.status()) {
                 let gunzip = Gunzip::of(answer.headers())?;
                 let body = answer.read(ANSWER_BYTES_MAX).await?;
@@ -180,6 +184,14 @@ async fn guarded<T>(
         }
     })
     .await
+}
+
+/// The path of an address, with its query.
+fn target(url: &Url) -> Cow<'_, str> {
+    match url.query() {
+        Some(query) => Cow::Owned(format!("{}?{query}", url.path())),
+        None => Cow::Borrowed(url.path()),
+    }
 }
 
 fn is_success(status: u16) -> bool {

@@ -66,6 +66,7 @@ pub(super) fn wrong_arguments(text: &str) -> RawJson {
 }
 
 /// Reads a raw value as a string; `None` for any other kind of value.
+#[cfg(any(feature = "anthropic", feature = "openai"))]
 pub(super) fn string(raw: &RawValue) -> Option<Cow<'_, str>> {
     if !raw.get().starts_with('"') {
         return None;

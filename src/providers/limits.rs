@@ -107,7 +107,7 @@ fn until(text: &str, headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Parses `1s`, `6m0s`, `1h2m3.5s`, `20ms`, or plain seconds.
-fn duration(text: &str) -> Option<Duration> {
+pub(super) fn duration(text: &str) -> Option<Duration> {
     if let Ok(seconds) = text.parse::<f64>() {
         return Duration::try_from_secs_f64(seconds).ok();
     }

@@ -38,10 +38,16 @@ mod network;
 #[cfg(feature = "_provider")]
 mod reply;
 #[cfg(feature = "_provider")]
+mod sealed;
+#[cfg(feature = "_provider")]
 mod secret;
+#[cfg(any(feature = "openai", feature = "gemini"))]
+mod shown;
 #[cfg(feature = "_provider")]
 pub mod sse;
-#[cfg(feature = "_provider")]
+#[cfg(feature = "openai")]
+mod strict;
+#[cfg(any(feature = "anthropic", feature = "openai"))]
 mod template;
 #[cfg(feature = "_provider")]
 mod timer;
@@ -56,6 +62,8 @@ pub(crate) mod testing;
 
 #[cfg(feature = "anthropic")]
 pub mod anthropic;
+#[cfg(feature = "gemini")]
+pub mod gemini;
 #[cfg(feature = "openai")]
 pub mod openai;
 
@@ -68,10 +76,12 @@ pub use anthropic::{Anthropic, AnthropicAssembler, AnthropicBuilder};
 pub use assembler::Assemble;
 #[cfg(feature = "_provider")]
 pub use config::{ProviderConfigError, Timeouts};
+#[cfg(feature = "gemini")]
+pub use gemini::{Gemini, GeminiAssembler, GeminiBuilder};
 #[cfg(feature = "_provider")]
 pub use network::Network;
 #[cfg(feature = "openai")]
-pub use openai::{OpenAi, OpenAiAssembler, OpenAiBuilder};
+pub use openai::{OpenAi, OpenAiAssembler, OpenAiBuilder, ResponsesAssembler};
 
 /// The events of a stream do not depend on how its bytes were split.
 #[cfg(all(any(test, feature = "fuzzing"), feature = "_provider"))]
@@ -106,6 +116,24 @@ pub(crate) fn fuzz_anthropic(data: &[u8]) {
 #[cfg(all(any(test, feature = "fuzzing"), feature = "openai"))]
 pub(crate) fn fuzz_openai(data: &[u8]) {
     let new = || OpenAiAssembler::new(MessageList::default());
+    let whole = testing::assemble(new(), [data]);
+    assert_eq!(testing::assemble(new(), data.chunks(1)), whole);
+    assert_eq!(testing::assemble(new(), data.chunks(61)), whole);
+}
+
+/// A reply of the Responses API does not depend on how its bytes were split.
+#[cfg(all(any(test, feature = "fuzzing"), feature = "openai"))]
+pub(crate) fn fuzz_responses(data: &[u8]) {
+    let new = || ResponsesAssembler::new(MessageList::default());
+    let whole = testing::assemble(new(), [data]);
+    assert_eq!(testing::assemble(new(), data.chunks(1)), whole);
+    assert_eq!(testing::assemble(new(), data.chunks(61)), whole);
+}
+
+/// A reply of the Gemini API does not depend on how its bytes were split.
+#[cfg(all(any(test, feature = "fuzzing"), feature = "gemini"))]
+pub(crate) fn fuzz_gemini(data: &[u8]) {
+    let new = || GeminiAssembler::new(MessageList::default());
     let whole = testing::assemble(new(), [data]);
     assert_eq!(testing::assemble(new(), data.chunks(1)), whole);
     assert_eq!(testing::assemble(new(), data.chunks(61)), whole);

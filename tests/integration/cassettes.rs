@@ -1,13 +1,19 @@
-//! Checks the stream assemblers against recorded traffic. The recordings are not part of the
-//! repository: `CALLBOARD_CASSETTES` names their folder (an `index.jsonl` with golden results, one
-//! `<id>.sse` each).
+//! Checks the stream assemblers against recorded traffic: an `index.jsonl` with golden results, one
+//! `<id>.sse` each. The recordings of `cassettes/` are written by hand from the references of the
+//! APIs. `CALLBOARD_CASSETTES` names a folder of others, from real traffic, that is not part of the
+//! repository.
 
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use callboard::{
     chat::{ContentBlock, MessageList},
     ports::{ModelEvent, ProviderError},
-    providers::{AnthropicAssembler, Assemble, OpenAiAssembler},
+    providers::{
+        AnthropicAssembler, Assemble, GeminiAssembler, OpenAiAssembler, ResponsesAssembler,
+    },
 };
 use serde_json::{Value, json};
 
@@ -21,19 +27,31 @@ struct Cassette {
 }
 
 fn cassettes(test: &str, prefix: &str) -> Vec<Cassette> {
-    let Some(folder) = std::env::var_os("CALLBOARD_CASSETTES").map(PathBuf::from) else {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/cassettes");
+    let others = std::env::var_os("CALLBOARD_CASSETTES").map(PathBuf::from);
+    let all: Vec<_> = others
+        .iter()
+        .chain([&own])
+        .flat_map(|folder| read(folder, prefix))
+        .collect();
+    if others.is_none() {
         let _ = writeln!(
             std::io::stderr(),
-            "SKIPPED: {test}: CALLBOARD_CASSETTES is not set"
+            "SKIPPED: {test}: the recordings of real traffic, CALLBOARD_CASSETTES is not set"
         );
-        return Vec::new();
-    };
+    } else {
+        assert!(!all.is_empty(), "no recording begins with {prefix}");
+    }
+    all
+}
+
+fn read(folder: &Path, prefix: &str) -> Vec<Cassette> {
     let index = std::fs::read_to_string(folder.join("index.jsonl")).unwrap();
     let entries = index
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap());
     let wanted = entries.filter(|entry| entry["id"].as_str().unwrap().starts_with(prefix));
-    let all: Vec<_> = wanted
+    wanted
         .map(|entry| {
             let id = entry["id"].as_str().unwrap().to_owned();
             let body = std::fs::read(folder.join(format!("{id}.sse"))).unwrap();
@@ -43,23 +61,33 @@ fn cassettes(test: &str, prefix: &str) -> Vec<Cassette> {
                 golden: entry["golden"].clone(),
             }
         })
-        .collect();
-    assert!(!all.is_empty(), "no recording begins with {prefix}");
-    all
+        .collect()
 }
 
 fn assemble<'a>(
     mut assembler: impl Assemble,
     pieces: impl IntoIterator<Item = &'a [u8]>,
-) -> Result<Vec<ModelEvent>, ProviderError> {
+) -> (Vec<ModelEvent>, Result<(), ProviderError>) {
     let mut out = Vec::new();
     for piece in pieces {
-        assembler.feed(piece, &mut out)?;
+        if let Err(error) = assembler.feed(piece, &mut out) {
+            return (out, Err(error));
+        }
     }
-    if !assembler.is_complete() {
-        assembler.finish(&mut out)?;
-    }
-    Ok(out)
+    let ended = if assembler.is_complete() {
+        Ok(())
+    } else {
+        assembler.finish(&mut out)
+    };
+    (out, ended)
+}
+
+fn text_of(events: &[ModelEvent]) -> String {
+    let text = |event: &ModelEvent| match event {
+        ModelEvent::Text(piece) => Some(piece.clone()),
+        _ => None,
+    };
+    events.iter().filter_map(text).collect()
 }
 
 /// Converts events to the form of the golden results.
@@ -104,12 +132,18 @@ fn summary(events: &[ModelEvent], golden: &Value) -> Value {
         }
     }
     assert_eq!(text, block_text, "pieces and blocks are the same text");
-    let thinking = if golden["provider"] == "anthropic" {
+    let thinking = if counts_thinking(golden) {
         json!(thinking)
     } else {
         Value::Null
     };
     json!({"text": text, "thinking_len": thinking, "tools": tools, "end": end})
+}
+
+/// Whether a golden result counts the reasoning. Those of OpenAI's APIs from elsewhere do not.
+fn counts_thinking(golden: &Value) -> bool {
+    matches!(golden["provider"].as_str(), Some("anthropic" | "gemini"))
+        || golden["thinking_len"] != 0 && golden["provider"] != "openai_chat"
 }
 
 /// The expected result. A call that was cut at the length limit before any argument is not part of
@@ -124,8 +158,7 @@ fn expected(golden: &Value) -> Value {
     let tools: Vec<_> = tools
         .map(|tool| json!({"id": tool["id"], "name": tool["name"], "args": tool["args"]}))
         .collect();
-    // The golden results of Chat Completions contain no reasoning.
-    let thinking = if golden["provider"] == "anthropic" {
+    let thinking = if counts_thinking(golden) {
         &golden["thinking_len"]
     } else {
         &Value::Null
@@ -140,11 +173,19 @@ fn check<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
     let seed = seed(test);
     let mut random = SplitMix(seed);
     for Cassette { id, body, golden } in cassettes(test, prefix) {
-        let expected = expected(&golden);
         let check = |how: &str, pieces: Vec<&[u8]>| {
-            let events = assemble(assembler(), pieces)
-                .unwrap_or_else(|error| panic!("{id}, {how}: {error}"));
-            assert_eq!(summary(&events, &golden), expected, "{id}, {how}");
+            let (events, ended) = assemble(assembler(), pieces);
+            if let Some(code) = golden["error"].as_str() {
+                let failed = json!({"text": text_of(&events), "error": ended.unwrap_err().code()});
+                assert_eq!(
+                    failed,
+                    json!({"text": golden["text"], "error": code}),
+                    "{id}, {how}"
+                );
+                return;
+            }
+            ended.unwrap_or_else(|error| panic!("{id}, {how}: {error}"));
+            assert_eq!(summary(&events, &golden), expected(&golden), "{id}, {how}");
         };
         check("whole", vec![&body]);
         check("byte by byte", body.chunks(1).collect());
@@ -161,6 +202,9 @@ fn check<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
 /// it may differ from the golden ones.
 fn check_cuts<A: Assemble>(test: &str, prefix: &str, assembler: impl Fn() -> A) {
     for Cassette { id, body, golden } in cassettes(test, prefix) {
+        if golden["error"].is_string() {
+            continue;
+        }
         let whole = expected(&golden);
         for cut in (0..body.len()).step_by(1 + body.len() / 300) {
             let mut assembler = assembler();
@@ -205,11 +249,31 @@ fn recorded_chat_completions_streams_give_their_golden_result_under_every_split(
 }
 
 #[test]
+fn recorded_responses_streams_give_their_golden_result_under_every_split() {
+    check("recorded_responses_streams", "openai_responses-", || {
+        ResponsesAssembler::new(MessageList::default())
+    });
+}
+
+#[test]
+fn recorded_gemini_streams_give_their_golden_result_under_every_split() {
+    check("recorded_gemini_streams", "gemini-", || {
+        GeminiAssembler::new(MessageList::default())
+    });
+}
+
+#[test]
 fn a_cut_recording_never_runs_a_tool_with_other_arguments() {
     check_cuts("a_cut_recording (anthropic)", "anthropic-", || {
         AnthropicAssembler::new(MessageList::default())
     });
     check_cuts("a_cut_recording (openai)", "openai_chat-", || {
         OpenAiAssembler::new(MessageList::default())
+    });
+    check_cuts("a_cut_recording (gemini)", "gemini-", || {
+        GeminiAssembler::new(MessageList::default())
+    });
+    check_cuts("a_cut_recording (responses)", "openai_responses-", || {
+        ResponsesAssembler::new(MessageList::default())
     });
 }

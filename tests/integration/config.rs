@@ -146,11 +146,11 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ),
         (
             "\n[[provider]]\nmodel = \"m\"\n",
-            "callboard.toml:2: this provider has neither `name` nor `kind`; kinds: `anthropic`, `openai`, `offline`",
+            "callboard.toml:2: this provider has neither `name` nor `kind`; kinds: `anthropic`, `openai`, `openai-responses`, `gemini`, `offline`",
         ),
         (
             "[[provider]]\nname = \"ollama\"\n",
-            "callboard.toml:1: provider `ollama` has no `kind`; kinds: `anthropic`, `openai`, `offline`",
+            "callboard.toml:1: provider `ollama` has no `kind`; kinds: `anthropic`, `openai`, `openai-responses`, `gemini`, `offline`",
         ),
         (
             "[[provider]]\nkind = \"openai\"\nmodle = \"m\"\n",
@@ -214,7 +214,7 @@ fn a_wrong_variable_names_the_right_one() {
         (
             "CALLBOARD_PROVIDER__MINE__MODEL",
             "x",
-            "CALLBOARD_PROVIDER__MINE__MODEL: provider `mine` has no `kind`; kinds: `anthropic`, `openai`, `offline`",
+            "CALLBOARD_PROVIDER__MINE__MODEL: provider `mine` has no `kind`; kinds: `anthropic`, `openai`, `openai-responses`, `gemini`, `offline`",
         ),
         (
             "CALLBOARD_LIMITS__IDLE_S",
@@ -533,6 +533,12 @@ fn without_configuration_the_keys_in_the_environment_decide() {
             &[("ANTHROPIC_API_KEY", FAKE_KEY)],
             Some("openai"),
             ProviderKind::OpenAi,
+        ),
+        (&[("GEMINI_API_KEY", FAKE_KEY)], None, ProviderKind::Gemini),
+        (
+            &[("OPENAI_API_KEY", FAKE_KEY)],
+            Some("openai-responses"),
+            ProviderKind::OpenAiResponses,
         ),
     ] {
         assert_eq!(

@@ -10,14 +10,17 @@ use std::{
 use callboard::{
     limits::STREAM_BYTES_MAX,
     ports::{LlmProvider, ModelEvent, ProviderError},
-    providers::{Anthropic, OpenAi, Timeouts},
+    providers::{Anthropic, Gemini, OpenAi, Timeouts},
 };
 use callboard_actors::testing::contract::{self, Scene, Stage, TEXT, example_request};
 use flate2::write::GzEncoder;
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, openai_text, sse};
+use crate::support::model_server::{
+    ModelServer, Reply, Step, anthropic_text, gemini_calls, gemini_text, openai_text,
+    responses_calls, responses_text, sse,
+};
 
 const KEY: &str = "sk-test-not-a-real-key";
 
@@ -25,9 +28,11 @@ const KEY: &str = "sk-test-not-a-real-key";
 enum Wire {
     Anthropic,
     OpenAi,
+    Responses,
+    Gemini,
 }
 
-const WIRES: [Wire; 2] = [Wire::Anthropic, Wire::OpenAi];
+const WIRES: [Wire; 4] = [Wire::Anthropic, Wire::OpenAi, Wire::Responses, Wire::Gemini];
 
 impl Wire {
     fn provider(self, server: &ModelServer, timeouts: Timeouts) -> Arc<dyn LlmProvider> {
@@ -35,6 +40,22 @@ impl Wire {
             Self::Anthropic => Arc::new(
                 Anthropic::builder(KEY)
                     .base_url(server.url())
+                    .timeouts(timeouts)
+                    .build()
+                    .unwrap(),
+            ),
+            Self::Gemini => Arc::new(
+                Gemini::builder(KEY)
+                    .base_url(server.url())
+                    .timeouts(timeouts)
+                    .build()
+                    .unwrap(),
+            ),
+            Self::Responses => Arc::new(
+                OpenAi::builder()
+                    .responses()
+                    .api_key(KEY)
+                    .base_url(server.url_v1())
                     .timeouts(timeouts)
                     .build()
                     .unwrap(),
@@ -55,13 +76,15 @@ impl Wire {
         match self {
             Self::Anthropic => anthropic_text(text),
             Self::OpenAi => openai_text(text),
+            Self::Responses => responses_text(text),
+            Self::Gemini => gemini_text(text),
         }
     }
 
     fn until_text(self) -> usize {
         match self {
-            Self::Anthropic => 3,
-            Self::OpenAi => 1,
+            Self::Anthropic | Self::Responses => 3,
+            Self::OpenAi | Self::Gemini => 1,
         }
     }
 
@@ -81,6 +104,8 @@ impl Wire {
                 events[4] = events[4].replace("end_turn", "tool_use");
                 events
             }
+            Self::Gemini => gemini_calls(&[("f", serde_json::json!({"a": 1}))]),
+            Self::Responses => responses_calls(&[("t1", "f", serde_json::json!({"a": 1}))]),
             Self::OpenAi => {
                 let mut events = openai_text("");
                 events[0] =
@@ -172,6 +197,56 @@ async fn openai_keeps_the_contract_of_a_provider() {
 }
 
 #[tokio::test]
+async fn responses_keeps_the_contract_of_a_provider() {
+    check_contract(Wire::Responses).await;
+}
+
+#[tokio::test]
+async fn gemini_keeps_the_contract_of_a_provider() {
+    check_contract(Wire::Gemini).await;
+}
+
+#[tokio::test]
+async fn a_wrong_key_and_a_limit_of_google_have_their_class() {
+    let key = r#"[{"error":{"code":400,"message":"API key not valid.","status":"INVALID_ARGUMENT","details":[{"reason":"API_KEY_INVALID","domain":"googleapis.com"}]}}]"#;
+    let limit = r#"{"error":{"code":429,"message":"slow down","status":"RESOURCE_EXHAUSTED","details":[{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"36s"}]}}"#;
+    let server = ModelServer::start([Reply::json(400, key), Reply::json(429, limit)]).await;
+    let provider = Wire::Gemini.provider(&server, quick());
+
+    assert_eq!(
+        call(&*provider).await.1,
+        Some(ProviderError::Auth {
+            message: "API key not valid.".into()
+        })
+    );
+    assert_eq!(
+        call(&*provider).await.1,
+        Some(ProviderError::RateLimited {
+            retry_after: Some(Duration::from_secs(36)),
+            message: "slow down".into()
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_responses_call_with_stop_texts_is_refused_before_it_is_made() {
+    let server = ModelServer::start([Reply::events(responses_text("x"))]).await;
+    let provider = Wire::Responses.provider(&server, quick());
+    let mut request = example_request();
+    request.stop = ["END".to_owned()].into();
+
+    let refused = provider
+        .stream(request, CancellationToken::new())
+        .await
+        .err()
+        .unwrap();
+
+    assert_eq!(refused.code(), "provider_invalid_request");
+    assert!(refused.to_string().contains("`stop`"), "{refused}");
+    assert_eq!(server.requests().len(), 0);
+}
+
+#[tokio::test]
 async fn requests_go_where_they_belong_with_a_key_and_a_length() {
     for (wire, line, header, value) in [
         (
@@ -185,6 +260,18 @@ async fn requests_go_where_they_belong_with_a_key_and_a_length() {
             "POST /v1/chat/completions",
             "authorization",
             format!("Bearer {KEY}"),
+        ),
+        (
+            Wire::Responses,
+            "POST /v1/responses",
+            "authorization",
+            format!("Bearer {KEY}"),
+        ),
+        (
+            Wire::Gemini,
+            "POST /v1beta/models/contract:streamGenerateContent?alt=sse",
+            "x-goog-api-key",
+            KEY.to_owned(),
         ),
     ] {
         let server = ModelServer::start([Reply::events(wire.text("x"))]).await;
@@ -206,7 +293,9 @@ async fn requests_go_where_they_belong_with_a_key_and_a_length() {
             request.body,
             provider.request_body(&example_request()).unwrap()
         );
-        assert_eq!(request.json()["stream"], true);
+        if wire != Wire::Gemini {
+            assert_eq!(request.json()["stream"], true);
+        }
         if wire == Wire::Anthropic {
             assert_eq!(request.header("anthropic-version"), Some("2023-06-01"));
         }
@@ -481,7 +570,7 @@ async fn an_answer_that_a_proxy_compressed_is_read_like_any_other() {
         let server = ModelServer::start([
             gzip(200).then(Step::Drip(packed(&sse(wire.text(TEXT))))),
             gzip(400).send(packed(refusal)),
-            gzip(200).send(packed(r#"{"input_tokens":42}"#)),
+            gzip(200).send(packed(r#"{"input_tokens":42,"totalTokens":42}"#)),
             gzip(200).send(bomb.clone()),
             Reply::stream()
                 .header("content-encoding", "br")
@@ -583,6 +672,11 @@ async fn a_key_is_in_no_error_and_no_debug_form() {
         OpenAi::builder().api_key(KEY),
         OpenAi::builder().api_key(KEY).build().unwrap()
     );
+    let debug = format!(
+        "{debug} {:?} {:?}",
+        Gemini::builder(KEY),
+        Gemini::builder(KEY).build().unwrap()
+    );
     assert!(!debug.contains(KEY), "{debug}");
 }
 
@@ -593,6 +687,7 @@ async fn a_server_that_is_not_there_is_a_connection_error() {
     for provider in [
         Arc::new(Anthropic::builder(KEY).base_url(&gone).build().unwrap()) as Arc<dyn LlmProvider>,
         Arc::new(OpenAi::builder().base_url(&gone).build().unwrap()),
+        Arc::new(Gemini::builder(KEY).base_url(&gone).build().unwrap()),
     ] {
         let (_, error) = call(&*provider).await;
         assert!(
@@ -622,10 +717,12 @@ async fn dropping_a_call_before_its_head_closes_the_connection() {
 
 #[tokio::test]
 async fn tokens_are_counted_where_the_server_can() {
-    let counted = Reply::json(200, r#"{"input_tokens":42}"#);
+    let counted = Reply::json(200, r#"{"input_tokens":42,"totalTokens":42}"#);
     for (wire, line) in [
         (Wire::Anthropic, "POST /v1/messages/count_tokens"),
         (Wire::OpenAi, "POST /v1/messages/count_tokens"),
+        (Wire::Responses, "POST /v1/responses/input_tokens"),
+        (Wire::Gemini, "POST /v1beta/models/contract:countTokens"),
     ] {
         let server = ModelServer::start([counted.clone()]).await;
 
@@ -641,21 +738,32 @@ async fn tokens_are_counted_where_the_server_can() {
         assert_eq!(
             (
                 request.json()["max_tokens"].is_null(),
-                request.json()["messages"].as_array().unwrap().len()
+                match wire {
+                    Wire::Responses => request.json()["input"].as_array().unwrap().len(),
+                    Wire::Gemini => request.json()["generateContentRequest"]["contents"]
+                        .as_array()
+                        .unwrap()
+                        .len(),
+                    Wire::Anthropic | Wire::OpenAi => {
+                        request.json()["messages"].as_array().unwrap().len()
+                    }
+                }
             ),
-            (true, 3)
+            // The items of the Responses API are finer than messages.
+            (true, if wire == Wire::Responses { 5 } else { 3 })
         );
     }
 
     let server = ModelServer::start([Reply::json(404, "{}")]).await;
     let unsupported = Err(ProviderError::Unsupported("counting tokens"));
-    assert_eq!(
-        Wire::OpenAi
-            .provider(&server, quick())
-            .count_tokens(example_request())
-            .await,
-        unsupported
-    );
+    for wire in [Wire::OpenAi, Wire::Responses] {
+        assert_eq!(
+            wire.provider(&server, quick())
+                .count_tokens(example_request())
+                .await,
+            unsupported
+        );
+    }
     assert_eq!(
         OpenAi::builder()
             .build()

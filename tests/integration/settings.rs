@@ -2,6 +2,7 @@
 //! `tests/tidy/config_keys.rs` lists the keys with their tests.
 
 mod commands;
+mod kinds;
 mod mcp;
 mod money;
 mod observability;

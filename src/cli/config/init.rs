@@ -28,6 +28,7 @@ const START: &str = "\
 const HOSTED: &[(&str, &str)] = &[
     ("anthropic", "ANTHROPIC_API_KEY"),
     ("openai", "OPENAI_API_KEY"),
+    ("gemini", "GEMINI_API_KEY"),
 ];
 
 /// What stands in the file where no provider key is in the environment.
@@ -35,7 +36,7 @@ const NO_PROVIDER: &str = "\
 # The model. Without a provider the rule-based `offline` model answers, which needs no key.
 # [[provider]]
 # name = \"main\"
-# kind = \"anthropic\"                   # or \"openai\": every server with the Chat Completions API
+# kind = \"anthropic\"                   # or \"openai\": every server with the Chat Completions API; \"openai-responses\", \"gemini\"
 # api_key_env = \"ANTHROPIC_API_KEY\"    # the variable that holds the key
 # base_url = \"http://127.0.0.1:11434/v1\"  # only for a server of your own
 # model = \"MODEL\"

@@ -49,7 +49,7 @@ pub(super) async fn providers(config: &Config) -> (Vec<Finding>, Option<SystemTi
             }
             (_, Ok(key)) => {
                 let request = request(&client, provider, key.map(|secret| secret.expose()));
-                let (finding, time) = judge(name, request.send().await);
+                let (finding, time) = judge(name, provider.kind, request.send().await);
                 date = date.or(time);
                 finding
             }
@@ -77,7 +77,23 @@ fn request(
             key.into_iter()
                 .fold(request, |request, key| request.header("x-api-key", key))
         }
-        ProviderKind::OpenAi | ProviderKind::Offline => {
+        ProviderKind::Gemini => {
+            let base =
+                base.unwrap_or_else(|| "https://generativelanguage.googleapis.com".to_owned());
+            let has_version = base
+                .split_once("://")
+                .is_some_and(|(_, rest)| rest.contains('/'));
+            let base = if has_version {
+                base
+            } else {
+                format!("{base}/v1beta")
+            };
+            key.into_iter()
+                .fold(client.get(format!("{base}/models")), |request, key| {
+                    request.header("x-goog-api-key", key)
+                })
+        }
+        ProviderKind::OpenAi | ProviderKind::OpenAiResponses | ProviderKind::Offline => {
             let base = base.unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
             key.into_iter()
                 .fold(client.get(format!("{base}/models")), |request, key| {
@@ -89,6 +105,7 @@ fn request(
 
 fn judge(
     name: String,
+    kind: ProviderKind,
     answer: Result<reqwest::Response, reqwest::Error>,
 ) -> (Finding, Option<SystemTime>) {
     let answer = match answer {
@@ -111,11 +128,9 @@ fn judge(
         .and_then(|date| httpdate::parse_http_date(date.to_str().ok()?).ok());
     let finding = match answer.status() {
         status if status.is_success() => Finding::ok(name, "it answers and accepts the key"),
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Finding::fail(
-            name,
-            "it rejects the key",
-            "set a valid key where the configuration says",
-        ),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => bad_key(name),
+        // Google's answer to a wrong key.
+        StatusCode::BAD_REQUEST if kind == ProviderKind::Gemini => bad_key(name),
         StatusCode::NOT_FOUND => Finding::warn(
             name,
             "it answers, but has no list of models",
@@ -128,4 +143,12 @@ fn judge(
         ),
     };
     (finding, date)
+}
+
+fn bad_key(name: String) -> Finding {
+    Finding::fail(
+        name,
+        "it rejects the key",
+        "set a valid key where the configuration says",
+    )
 }

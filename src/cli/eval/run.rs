@@ -106,7 +106,7 @@ pub(in crate::cli) struct RunArgs {
 /// Flags that select the model and what it is offered.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct ModelFlags {
-    /// Provider: anthropic, openai, offline, or a name from the configuration
+    /// Provider: anthropic, openai, openai-responses, gemini, offline, or a name from the configuration
     #[arg(long, value_name = "NAME")]
     provider: Option<String>,
     /// Model, as the provider calls it

@@ -16,6 +16,7 @@ use memchr::memmem::Finder;
 use crate::providers::{
     body::{Body, BodyWriter, expected_bytes},
     json::RawObject,
+    sealed::is_sealed,
 };
 
 const MARK: &str = r#","cache_control":{"type":"ephemeral"}"#;
@@ -165,7 +166,7 @@ static SUSPICIOUS: LazyLock<[Finder<'static>; 4]> = LazyLock::new(|| {
 });
 
 /// Removes what this API refuses in a message that came from elsewhere: reasoning without a
-/// signature, empty texts, foreign cache marks, and the text that was extracted from a document
+/// signature or with another API's, empty texts, foreign cache marks, and the text that was extracted from a document
 /// which is itself sent. Returns no bytes if nothing remains, and `None` if nothing was removed.
 fn clean(message: &Message) -> Option<Bytes> {
     let wire = message.wire();
@@ -195,7 +196,8 @@ fn clean_block(block: ContentBlock) -> Option<ContentBlock> {
         }
         ContentBlock::Thinking(block) => block
             .signature
-            .is_some()
+            .as_deref()
+            .is_some_and(|signature| !is_sealed(signature))
             .then_some(ContentBlock::Thinking(block)),
         ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
             let marked = block

@@ -132,6 +132,9 @@ fn what_the_api_refuses_is_left_out() {
         message(
             &json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "unsigned"}]}),
         ),
+        message(
+            &json!({"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "openai-responses:{}"}, {"type": "thinking", "thinking": "", "signature": "gemini:next:x"}, {"type": "text", "text": "b"}]}),
+        ),
     ]);
 
     let body: Value = serde_json::from_slice(&super::request(&request).joined()).unwrap();
@@ -143,6 +146,7 @@ fn what_the_api_refuses_is_left_out() {
             {"role": "user", "content": [{"type": "text", "text": "q", "cache_control": mark}]},
             {"role": "assistant", "content": [{"type": "text", "text": "a"}]},
             {"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image", "source": 1, "cache_control": mark}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "b"}]},
         ])
     );
 }

@@ -7,14 +7,16 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use callboard_actors::chat::{
-    ContentBlock, Message, ModelRequest, RawJson, Role, ToolChoice, ToolResultBlock,
-    ToolResultContent, ToolUseBlock,
-    attachment::{as_shown, as_text, media_of, note},
+    ContentBlock, Message, ModelRequest, Role, ToolChoice, ToolResultBlock, ToolUseBlock,
+    attachment::as_shown,
 };
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::providers::body::{Body, BodyWriter, expected_bytes};
+use crate::providers::{
+    body::{Body, BodyWriter, expected_bytes},
+    shown::{Attached, Part, Shown, Source},
+    strict::fits_strict,
+};
 
 /// Which field name bounds the length of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,14 +25,6 @@ pub(super) enum MaxTokens {
     Plain,
     /// `max_completion_tokens`, which OpenAI's reasoning models require.
     Completion,
-}
-
-/// Which attachments are sent to the model. The others become a note or their extracted text,
-/// because a server refuses a conversation with an image for a model that has no vision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shown {
-    pub(super) images: bool,
-    pub(super) documents: bool,
 }
 
 /// Returns the body of a streaming call.
@@ -205,15 +199,8 @@ const TAG_NONE: u8 = 1;
 const TAG_TEXT: u8 = 2;
 const TAG_PARTS: u8 = 3;
 const TAG_INSIDE: u8 = 3;
-const TAG_IMAGES: u8 = 4;
-const TAG_DOCUMENTS: u8 = 8;
-
-impl Shown {
-    fn tag(self) -> u8 {
-        (if self.images { TAG_IMAGES } else { 0 })
-            | (if self.documents { TAG_DOCUMENTS } else { 0 })
-    }
-}
+/// The bits of [`Shown::tag`] stand above those of `user`.
+const SHOWN_SHIFT: u32 = 2;
 
 impl Rendered {
     fn from_message(message: &Message, shown: Shown) -> Self {
@@ -229,7 +216,7 @@ impl Rendered {
     fn read(kept: &Bytes, shown: Shown) -> Option<Self> {
         let (tag, rest) = kept.split_first()?;
         let lead_bytes = usize::try_from(u32::from_le_bytes(*rest.first_chunk()?)).ok()?;
-        if tag & !TAG_INSIDE != shown.tag() {
+        if tag >> SHOWN_SHIFT != shown.tag() {
             return None; // cached for a model that accepts other attachments
         }
         let inside = match tag & TAG_INSIDE {
@@ -267,7 +254,7 @@ fn render(message: &Message, shown: Shown) -> Bytes {
     }
     let (tag, user) = user.finish();
     let mut kept = BytesMut::with_capacity(HEADER_BYTES + lead.len() + user.len());
-    kept.put_u8(tag | shown.tag());
+    kept.put_u8(tag | (shown.tag() << SHOWN_SHIFT));
     kept.put_u32_le(u32::try_from(lead.len()).unwrap_or(u32::MAX));
     kept.extend_from_slice(&lead);
     kept.extend_from_slice(user.as_bytes());
@@ -325,28 +312,9 @@ fn tool_message(result: &ToolResultBlock, out: &mut BytesMut, user: &mut UserCon
     });
     write(out, &result.tool_use_id);
     out.extend_from_slice(br#","content":"#);
-    match &result.content {
-        ToolResultContent::Text(text) => write(out, text),
-        ToolResultContent::Blocks(raw) => {
-            let blocks: Vec<ContentBlock> = raw.parse().unwrap_or_default();
-            let blocks = as_shown(blocks, user.shown.documents);
-            let text = |block: &ContentBlock| {
-                block
-                    .as_text()
-                    .map(str::to_owned)
-                    .or_else(|| as_text(block))
-                    .or_else(|| user.note(block))
-            };
-            let texts = blocks.iter().filter_map(text);
-            write(out, &texts.collect::<Vec<_>>().join("\n"));
-            let others: Vec<ContentBlock> = blocks
-                .iter()
-                .filter(|block| text(block).is_none())
-                .cloned()
-                .collect();
-            others.into_iter().for_each(|block| user.add(block));
-        }
-    }
+    let (text, others) = user.shown.result(&result.content);
+    write(out, &text);
+    others.into_iter().for_each(|block| user.add(block));
     out.extend_from_slice(b"}");
 }
 
@@ -356,52 +324,16 @@ struct UserContent {
     shown: Shown,
 }
 
-/// A part of it.
-enum Part {
-    Text(String),
-    Other(Value),
-}
-
-impl Part {
-    fn into_value(self) -> Value {
-        match self {
-            Self::Text(text) => json!({"type": "text", "text": text}),
-            Self::Other(value) => value,
-        }
+fn value_of(part: Part) -> Value {
+    match part {
+        Part::Text(text) => json!({"type": "text", "text": text}),
+        Part::Media(value) => value,
     }
 }
 
 impl UserContent {
-    /// Returns the note that replaces an image or a document that is not sent.
-    fn note(&self, block: &ContentBlock) -> Option<String> {
-        let is_shown = match block.kind() {
-            "image" => self.shown.images,
-            "document" => self.shown.documents || media_of(block).is_none(),
-            _ => true,
-        };
-        if is_shown { None } else { note(block) }
-    }
-
     fn add(&mut self, block: ContentBlock) {
-        if let Some(note) = self.note(&block) {
-            return self.parts.push(Part::Text(note));
-        }
-        let text = as_text(&block);
-        self.parts.push(match block {
-            ContentBlock::Text(block) if block.text.is_empty() => return,
-            ContentBlock::Text(block) => Part::Text(block.text),
-            ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
-                let kind = block.kind();
-                let shown = || block.raw().and_then(|raw| media(kind, raw));
-                match text.map(Part::Text).or_else(|| shown().map(Part::Other)) {
-                    Some(part) => part,
-                    None => Part::Text(format!("[a {kind} that this provider cannot be sent]")),
-                }
-            }
-            ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => {
-                return;
-            }
-        });
+        self.parts.extend(self.shown.part(block, media));
     }
 
     fn finish(self) -> (u8, String) {
@@ -410,13 +342,13 @@ impl UserContent {
         }
         let text = |part: &Part| match part {
             Part::Text(text) => Some(text.clone()),
-            Part::Other(_) => None,
+            Part::Media(_) => None,
         };
         let Some(texts) = self.parts.iter().map(text).collect::<Option<Vec<String>>>() else {
             let parts: Vec<String> = self
                 .parts
                 .into_iter()
-                .map(|part| part.into_value().to_string())
+                .map(|part| value_of(part).to_string())
                 .collect();
             return (TAG_PARTS, parts.join(","));
         };
@@ -432,66 +364,20 @@ impl UserContent {
     }
 }
 
-#[derive(Deserialize)]
-struct Media {
-    source: Source,
-    #[serde(default)]
-    title: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
-enum Source {
-    Base64 { media_type: String, data: String },
-    Url { url: String },
-}
-
 /// Converts an image or a document to this API's form.
-fn media(kind: &str, raw: &RawJson) -> Option<Value> {
-    let media: Media = raw.parse().ok()?;
-    match (kind, media.source) {
-        ("image", Source::Base64 { media_type, data }) => Some(
-            json!({"type": "image_url", "image_url": {"url": format!("data:{media_type};base64,{data}")}}),
-        ),
-        ("image", Source::Url { url }) => {
-            Some(json!({"type": "image_url", "image_url": {"url": url}}))
+fn media(kind: &str, attached: Attached) -> Option<Value> {
+    match (kind, attached.source) {
+        ("image", source) => {
+            Some(json!({"type": "image_url", "image_url": {"url": source.into_url()}}))
         }
-        ("document", Source::Base64 { media_type, data }) => {
-            let filename = media.title.unwrap_or_else(|| "document.pdf".to_owned());
+        ("document", source @ Source::Base64 { .. }) => {
+            let filename = attached.title.unwrap_or_else(|| "document.pdf".to_owned());
             Some(
-                json!({"type": "file", "file": {"filename": filename, "file_data": format!("data:{media_type};base64,{data}")}}),
+                json!({"type": "file", "file": {"filename": filename, "file_data": source.into_url()}}),
             )
         }
         _ => None,
     }
-}
-
-/// Whether a schema meets the rules of `strict`: every object is closed and requires all of its
-/// properties.
-fn fits_strict(schema: &RawJson) -> bool {
-    fn fits(value: &Value) -> bool {
-        match value {
-            Value::Object(object) => {
-                let closed = match object.get("properties") {
-                    Some(Value::Object(properties)) => {
-                        let required = object.get("required").and_then(Value::as_array);
-                        object.get("additionalProperties") == Some(&Value::Bool(false))
-                            && properties.keys().all(|name| {
-                                required.is_some_and(|list| list.iter().any(|entry| entry == name))
-                            })
-                    }
-                    _ => object.get("type").is_none_or(|kind| kind != "object"),
-                };
-                closed && object.values().all(fits)
-            }
-            Value::Array(list) => list.iter().all(fits),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-        }
-    }
-    // The parser bounds the depth.
-    schema
-        .parse::<Value>()
-        .is_ok_and(|value| value.get("type").is_some_and(|kind| kind == "object") && fits(&value))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use callboard_actors::chat::{
-    Attachment, Effort, MessageList, ToolDefinition, attachment::document_text,
+    Attachment, Effort, MessageList, RawJson, ToolDefinition, attachment::document_text,
 };
 
 use super::*;

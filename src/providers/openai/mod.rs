@@ -1,8 +1,10 @@
-//! OpenAI's Chat Completions API and servers that speak it: Ollama, llama.cpp, vLLM and many hosts.
+//! OpenAI's Chat Completions API and servers that speak it: Ollama, llama.cpp, vLLM and many hosts;
+//! and its Responses API, at OpenAI and at other servers.
 
 mod wire;
 mod convert;
 mod stream;
+mod responses;
 
 use callboard_actors::{
     chat::ModelRequest,
@@ -15,14 +17,17 @@ use reqwest::{
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
-use self::convert::{MaxTokens, Shown};
-pub use self::stream::OpenAiAssembler;
+use self::{convert::MaxTokens, responses::convert::Target};
+pub use self::{responses::ResponsesAssembler, stream::OpenAiAssembler};
 use super::{
+    assembler::Assemble,
+    body::Body,
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
     errors::protocol,
     http::Http,
     network::Network,
     secret::Secret,
+    shown::Shown,
 };
 
 const DEFAULT_BASE_URL: &str = "https://api.openai.com/v1";
@@ -55,7 +60,18 @@ const SEEING: &[&str] = &[
 
 const OPENAI_HOST: &str = "api.openai.com";
 
-/// A provider that speaks Chat Completions.
+/// Beginnings of the names of OpenAI's models that do not reason: the API refuses to seal a
+/// reasoning that they do not have.
+const PLAIN: &[&str] = &["gpt-3", "gpt-4", "chatgpt", "davinci", "babbage"];
+
+/// The API that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Api {
+    Chat,
+    Responses,
+}
+
+/// A provider that speaks Chat Completions, or the Responses API.
 ///
 /// ```
 /// use callboard::providers::OpenAi;
@@ -67,8 +83,11 @@ const OPENAI_HOST: &str = "api.openai.com";
 #[derive(Clone)]
 pub struct OpenAi {
     http: Http,
-    chat: Url,
+    api: Api,
+    call: Url,
     count: Url,
+    /// Host and port, which seal the reasoning of the Responses API.
+    host: String,
     is_openai: bool,
     context_window: Option<u32>,
     images: Option<bool>,
@@ -96,6 +115,7 @@ impl OpenAi {
     /// Starts a builder without a key, at OpenAI's own address.
     pub fn builder() -> OpenAiBuilder {
         OpenAiBuilder {
+            api: Api::Chat,
             key: Secret::new(""),
             base_url: DEFAULT_BASE_URL.to_owned(),
             timeouts: Timeouts::default(),
@@ -115,6 +135,44 @@ impl OpenAi {
             MaxTokens::Completion
         } else {
             MaxTokens::Plain
+        }
+    }
+
+    fn counts(&self) -> bool {
+        self.api == Api::Responses || !self.is_openai
+    }
+
+    fn target(&self, model: &str) -> Target<'_> {
+        let name = model.rsplit('/').next().unwrap_or(model);
+        Target {
+            host: &self.host,
+            shown: self.shown(model),
+            reasons: !PLAIN.iter().any(|family| name.starts_with(family)),
+        }
+    }
+
+    /// Returns the body of a call.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for what the API has no form for, where leaving it out would change the
+    /// answer.
+    fn body(&self, request: &ModelRequest) -> Result<Body, ProviderError> {
+        match self.api {
+            Api::Chat => Ok(convert::request(
+                request,
+                self.max_tokens(&request.model),
+                self.shown(&request.model),
+            )),
+            Api::Responses if !request.stop.is_empty() => Err(ProviderError::InvalidRequest {
+                status: 400,
+                message:
+                    "the Responses API has no stop texts; remove `stop`, or use the kind `openai`"
+                        .into(),
+            }),
+            Api::Responses => Ok(responses::convert::request(
+                request,
+                self.target(&request.model),
+            )),
         }
     }
 
@@ -141,7 +199,7 @@ impl OpenAi {
 impl std::fmt::Debug for OpenAi {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OpenAi")
-            .field("host", &self.chat.host_str())
+            .field("host", &self.call.host_str())
             .finish_non_exhaustive()
     }
 }
@@ -149,6 +207,7 @@ impl std::fmt::Debug for OpenAi {
 /// Builds an [`OpenAi`].
 #[derive(Debug, Clone)]
 pub struct OpenAiBuilder {
+    api: Api,
     key: Secret,
     base_url: String,
     timeouts: Timeouts,
@@ -164,6 +223,14 @@ impl OpenAiBuilder {
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
         self.key = Secret::new(key);
+        self
+    }
+
+    /// Speaks the Responses API instead of Chat Completions. Nothing is stored at the server: the
+    /// reasoning of the model goes back to it, sealed, with the messages that it led to.
+    #[must_use]
+    pub fn responses(mut self) -> Self {
+        self.api = Api::Responses;
         self
     }
 
@@ -233,10 +300,21 @@ impl OpenAiBuilder {
             headers.insert(AUTHORIZATION, bearer);
         }
         let http = Http::new(&base, headers, self.key, self.timeouts, &self.network)?;
+        let (call, count) = match self.api {
+            Api::Chat => ("chat/completions", "messages/count_tokens"),
+            Api::Responses => ("responses", "responses/input_tokens"),
+        };
+        let host = base.host_str().unwrap_or_default();
+        let host = match base.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        };
         Ok(OpenAi {
             http,
-            chat: below(&base, "chat/completions"),
-            count: below(&base, "messages/count_tokens"),
+            api: self.api,
+            call: below(&base, call),
+            count: below(&base, count),
+            host,
             is_openai: base.host_str() == Some(OPENAI_HOST),
             context_window: self.context_window,
             images: self.images,
@@ -253,7 +331,10 @@ struct Count {
 
 impl LlmProvider for OpenAi {
     fn name(&self) -> &str {
-        "openai"
+        match self.api {
+            Api::Chat => "openai",
+            Api::Responses => "openai-responses",
+        }
     }
 
     /// OpenAI's default model. A local server that serves one model accepts any name.
@@ -265,9 +346,9 @@ impl LlmProvider for OpenAi {
         }
     }
 
-    /// The windows of known model families. `counts_tokens` is true for every server except
-    /// OpenAI's: llama.cpp's server counts, and a server that does not says so on the first
-    /// request.
+    /// The windows of known model families. `counts_tokens` is true for the Responses API, and for
+    /// Chat Completions of every server except OpenAI's: llama.cpp's server counts, and a server
+    /// that does not says so on the first request.
     fn capabilities(&self, model: &str) -> Capabilities {
         let model = model.rsplit('/').next().unwrap_or(model);
         let is = |start: &str| model.starts_with(start);
@@ -291,11 +372,11 @@ impl LlmProvider for OpenAi {
             output_max,
             tools: true,
             output_schema: true,
-            counts_tokens: !self.is_openai,
+            counts_tokens: self.counts(),
             images,
             documents,
             request_bytes_max: Some(self.request_bytes_max),
-            thinking: false,
+            thinking: self.api == Api::Responses,
         }
     }
 
@@ -309,22 +390,27 @@ impl LlmProvider for OpenAi {
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
-            let body = convert::request(
-                &request,
-                self.max_tokens(&request.model),
-                self.shown(&request.model),
-            );
-            let assembler = Box::new(OpenAiAssembler::new(request.messages));
-            self.http.stream(&self.chat, body, assembler, cancel).await
+            let body = self.body(&request)?;
+            let assembler: Box<dyn Assemble> = match self.api {
+                Api::Chat => Box::new(OpenAiAssembler::new(request.messages)),
+                Api::Responses => {
+                    Box::new(ResponsesAssembler::from_host(request.messages, &self.host))
+                }
+            };
+            self.http.stream(&self.call, body, assembler, cancel).await
         })
     }
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
         Box::pin(async move {
-            if self.is_openai {
+            if !self.counts() {
                 return Err(ProviderError::Unsupported("counting tokens"));
             }
-            match self.http.ask(&self.count, convert::count(&request)).await {
+            let body = match self.api {
+                Api::Chat => convert::count(&request),
+                Api::Responses => responses::convert::count(&request, self.target(&request.model)),
+            };
+            match self.http.ask(&self.count, body).await {
                 Ok(answer) => {
                     let count: Count = serde_json::from_slice(&answer)
                         .map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
@@ -343,11 +429,6 @@ impl LlmProvider for OpenAi {
     }
 
     fn request_body(&self, request: &ModelRequest) -> Result<bytes::Bytes, ProviderError> {
-        Ok(convert::request(
-            request,
-            self.max_tokens(&request.model),
-            self.shown(&request.model),
-        )
-        .joined())
+        Ok(self.body(request)?.joined())
     }
 }

@@ -220,7 +220,7 @@ fn a_mistake_about_a_tenant_names_its_line() {
         ),
         (
             "[[provider]]\nkind = \"offline\"\nfallback = { provider = \"not-here\" }\n",
-            "callboard.toml:3: unknown provider `not-here`; known: anthropic, offline, openai",
+            "callboard.toml:3: unknown provider `not-here`; known: anthropic, gemini, offline, openai, openai-responses",
         ),
         (
             "[[provider]]\nkind = \"offline\"\nfallback = { provider = \"offline\" }\n",

@@ -157,6 +157,63 @@ pub fn openai_text(text: &str) -> Vec<String> {
     ]
 }
 
+/// A complete Responses reply with one text.
+pub fn responses_text(text: &str) -> Vec<String> {
+    let text = serde_json::Value::from(text);
+    vec![
+        r#"{"type":"response.created","sequence_number":0,"response":{"id":"resp_1","status":"in_progress","output":[]}}"#.into(),
+        r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"message","id":"msg_1","role":"assistant","content":[]}}"#.into(),
+        format!(r#"{{"type":"response.output_text.delta","output_index":0,"content_index":0,"delta":{text}}}"#),
+        format!(r#"{{"type":"response.output_item.done","output_index":0,"item":{{"type":"message","id":"msg_1","role":"assistant","status":"completed","content":[{{"type":"output_text","text":{text},"annotations":[]}}]}}}}"#),
+        r#"{"type":"response.completed","response":{"id":"resp_1","status":"completed","usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":2},"output_tokens":2}}}"#.into(),
+    ]
+}
+
+/// A complete Responses reply that reasons and then makes calls: id, name and arguments of each.
+pub fn responses_calls(calls: &[(&str, &str, serde_json::Value)]) -> Vec<String> {
+    let mut events = vec![
+        r#"{"type":"response.output_item.done","output_index":0,"item":{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"c2VhbGVk"}}"#.to_owned(),
+    ];
+    for (index, (id, name, input)) in calls.iter().enumerate() {
+        let arguments = serde_json::Value::from(input.to_string());
+        events.push(format!(
+            r#"{{"type":"response.output_item.done","output_index":{},"item":{{"type":"function_call","id":"fc_{index}","call_id":"{id}","name":"{name}","arguments":{arguments},"status":"completed"}}}}"#,
+            index + 1
+        ));
+    }
+    events.push(r#"{"type":"response.completed","response":{"id":"resp_1","status":"completed","usage":{"input_tokens":9,"output_tokens":4,"output_tokens_details":{"reasoning_tokens":2}}}}"#.to_owned());
+    events
+}
+
+/// A complete Gemini reply with one text.
+pub fn gemini_text(text: &str) -> Vec<String> {
+    let text = serde_json::Value::from(text);
+    vec![
+        format!(r#"{{"candidates":[{{"content":{{"parts":[{{"text":{text}}}],"role":"model"}},"index":0}}],"usageMetadata":{{"promptTokenCount":5}}}}"#),
+        r#"{"candidates":[{"content":{"parts":[{"text":"","thoughtSignature":"RmluYWw="}],"role":"model"},"finishReason":"STOP","index":0}],"usageMetadata":{"promptTokenCount":5,"cachedContentTokenCount":2,"candidatesTokenCount":2,"totalTokenCount":7}}"#.into(),
+    ]
+}
+
+/// A complete Gemini reply that makes calls, without ids: name and arguments of each.
+pub fn gemini_calls(calls: &[(&str, serde_json::Value)]) -> Vec<String> {
+    let part = |(at, (name, args)): (usize, &(&str, serde_json::Value))| {
+        let signature = if at == 0 {
+            r#","thoughtSignature":"Rmlyc3Q=""#
+        } else {
+            ""
+        };
+        format!(r#"{{"functionCall":{{"name":"{name}","args":{args}}}{signature}}}"#)
+    };
+    let parts: Vec<String> = calls.iter().enumerate().map(part).collect();
+    vec![
+        r#"{"candidates":[{"content":{"parts":[{"text":"Both files.","thought":true}],"role":"model"}}]}"#.to_owned(),
+        format!(
+            r#"{{"candidates":[{{"content":{{"parts":[{}],"role":"model"}},"finishReason":"STOP"}}],"usageMetadata":{{"promptTokenCount":9,"candidatesTokenCount":4,"thoughtsTokenCount":3}}}}"#,
+            parts.join(",")
+        ),
+    ]
+}
+
 /// A request as received.
 #[derive(Debug, Clone)]
 pub struct Recorded {
