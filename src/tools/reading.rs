@@ -16,9 +16,11 @@
 //! refuses the command ([`runs_git`]).
 
 /// Prefix of a command that only reads: Git settings that override those of a repository.
-pub(super) const GIT_SETTINGS: &str = "export GIT_OPTIONAL_LOCKS=0 GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=none GIT_CONFIG_COUNT=4 GIT_CONFIG_KEY_0=safe.bareRepository GIT_CONFIG_VALUE_0=explicit \
+pub(super) const GIT_SETTINGS: &str = "export GIT_OPTIONAL_LOCKS=0 GIT_NO_LAZY_FETCH=1 GIT_ALLOW_PROTOCOL=none GIT_CONFIG_COUNT=8 GIT_CONFIG_KEY_0=safe.bareRepository GIT_CONFIG_VALUE_0=explicit \
 GIT_CONFIG_KEY_1=core.fsmonitor GIT_CONFIG_VALUE_1=false GIT_CONFIG_KEY_2=core.hooksPath GIT_CONFIG_VALUE_2=/dev/null \
-GIT_CONFIG_KEY_3=log.showSignature GIT_CONFIG_VALUE_3=false; ";
+GIT_CONFIG_KEY_3=log.showSignature GIT_CONFIG_VALUE_3=false GIT_CONFIG_KEY_4=gpg.program GIT_CONFIG_VALUE_4=false \
+GIT_CONFIG_KEY_5=gpg.openpgp.program GIT_CONFIG_VALUE_5=false GIT_CONFIG_KEY_6=gpg.x509.program GIT_CONFIG_VALUE_6=false \
+GIT_CONFIG_KEY_7=gpg.ssh.program GIT_CONFIG_VALUE_7=false; ";
 
 /// Which arguments of a program are accepted.
 #[derive(Clone, Copy)]
@@ -153,6 +155,9 @@ const GIT_REFUSED: &[&str] = &[
     "--filter",
     "--output",
     "--open-files-in-pager",
+    "--help",
+    "--remerge-diff",
+    "--diff-merges",
 ];
 
 /// Redirections that discard output.
@@ -439,6 +444,9 @@ mod tests {
         "git cat-file --textconv HEAD:x",
         "git log --show-sig",
         "git diff --outp=x",
+        "git log --help",
+        "git log --diff-merges=remerge -p",
+        "git show --remerge-diff",
         "file -Z x",
         "tail +1f x",
         " ",

@@ -6,6 +6,8 @@
 //! `config` can name programs that the next `git status` runs.
 
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+pub(crate) mod harmless;
+#[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) mod index;
 #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
 pub(crate) mod named;

@@ -347,6 +347,7 @@ async fn a_file_that_any_word_of_a_command_names_is_the_users() {
         ("bash -c 'cat tools/{x,y} | sh'", "tools/y"),
         ("make -ftools/x", "tools/x"),
         ("make -Ctools", "tools/Makefile"),
+        ("false; git -c core.fsmonitor=tools/x status", "tools/x"),
     ];
     let test = "a_file_that_any_word_of_a_command_names_is_the_users";
     each(SandboxFixture::both(test), async |fixture| {
@@ -401,6 +402,8 @@ async fn git_that_only_reads_runs_no_program_of_a_repository() {
         "[diff]\n\texternal = touch ran\n",
         "[filter \"a\"]\n\tclean = touch ran\n",
         "[diff \"a\"]\n\ttextconv = touch ran\n",
+        "[merge \"a\"]\n\tdriver = touch ran\n",
+        "[include]\n\tpath = /dev/stdin\n",
         "[include]\n\tpath = ../more\n",
     ];
     let test = "git_that_only_reads_runs_no_program_of_a_repository";

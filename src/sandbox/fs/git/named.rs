@@ -63,7 +63,7 @@ pub(crate) fn config_paths(config: &[u8]) -> Vec<ConfigPath> {
             }
             (section, _, key) => {
                 let value = text(value);
-                if names_command(section, key, &value) {
+                if names_command(section, key) {
                     // No shell reads these.
                     if matches!(key, b"path" | b"program" | b"askpass")
                         && value.contains(is_separator)
@@ -147,22 +147,6 @@ pub(crate) fn expanded(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     Some(place)
 }
 
-/// Whether a configuration names a program that git runs in commands that only read: it shows a file
-/// through one, or compares files with one.
-pub(crate) fn runs_in_reading(config: &[u8]) -> bool {
-    settings(config).iter().any(|setting| {
-        let is_set = setting.value.as_ref().is_none_or(|value| !value.is_empty());
-        let key = setting.key.as_slice();
-        is_set
-            && match setting.section.as_slice() {
-                b"diff" => matches!(key, b"external" | b"command" | b"textconv"),
-                b"filter" => matches!(key, b"clean" | b"smudge" | b"process"),
-                b"core" => key == b"alternaterefscommand",
-                _ => false,
-            }
-    })
-}
-
 /// What a command can name.
 fn command_paths(command: &str) -> Vec<ConfigPath> {
     let mut paths: Vec<ConfigPath> = words_of(command)
@@ -170,6 +154,7 @@ fn command_paths(command: &str) -> Vec<ConfigPath> {
         .map(ConfigPath::Program)
         .collect();
     paths.extend(modules_of(command));
+    paths.extend(settings_of(command));
     paths.extend(makefiles_of(command).into_iter().map(ConfigPath::Program));
     for word in loose_words(command) {
         paths.push(if word.contains(['*', '?', '[']) {
@@ -181,13 +166,13 @@ fn command_paths(command: &str) -> Vec<ConfigPath> {
     paths
 }
 
-/// Whether git runs the value of a key as a command.
-fn names_command(section: &[u8], key: &[u8], value: &str) -> bool {
+/// Whether git runs the value of a key as a command, or as one of its own with these arguments.
+fn names_command(section: &[u8], key: &[u8]) -> bool {
     match section {
-        b"alias" => value.trim_start().starts_with('!'),
-        b"pager" | b"credential" | b"gpg" | b"sendemail" => true,
+        // Without `!` it is a command of git, which may name programs in its arguments.
+        b"alias" | b"pager" | b"credential" | b"gpg" | b"sendemail" => true,
         b"browser" | b"difftool" | b"lfs" | b"man" | b"mergetool" if key == b"path" => true,
-        b"lfs" => key == b"args",
+        b"lfs" if key == b"args" => true,
         b"svn" => key == b"authorsprog",
         // git-annex has some twenty of them.
         _ if key.ends_with(b"-command") => true,
@@ -324,6 +309,31 @@ fn words_of(command: &str) -> Vec<String> {
     found.extend(joined);
     found.retain(|path| !path.is_empty() && path != ".");
     found
+}
+
+/// Folders of programs and files of configuration that a command of git names: by settings (`-c NAME=VALUE`)
+/// and by flags.
+fn settings_of(command: &str) -> Vec<ConfigPath> {
+    let words = command
+        .split(|c: char| c.is_whitespace() || "\"'`;|&()<>!\\".contains(c))
+        .filter(|word| !word.is_empty());
+    words
+        .filter_map(|word| {
+            let (name, value) = word.split_once('=')?;
+            let name = name.trim_start_matches("-c").to_ascii_lowercase();
+            let path = || PathBuf::from(without_variable(value).trim_start_matches('/'));
+            match name.as_str() {
+                "core.hookspath" | "init.templatedir" | "--exec-path" | "--template" => {
+                    Some(ConfigPath::Hooks(path()))
+                }
+                "include.path" => Some(ConfigPath::Include(value.into())),
+                _ if name.starts_with("includeif.") && name.ends_with(".path") => {
+                    Some(ConfigPath::Include(value.into()))
+                }
+                _ => None,
+            }
+        })
+        .collect()
 }
 
 /// The value that a short flag may hold.
@@ -687,6 +697,10 @@ mod tests {
             ("cd tools && ruby run", "tools/run"),
             ("bash -c 'sh tools/{a,b}/{c,d}'", "tools/b/c"),
             ("sh tools/clean*", "tools/clean*"),
+            ("-c core.fsmonitor=tools/x status", "tools/x"),
+            ("grep -Otools/x", "tools/x"),
+            ("difftool --extcmd tools/x", "tools/x"),
+            ("bisect run x", "x"),
         ];
         for (command, path) in cases {
             let named = command_paths(command);
@@ -706,10 +720,24 @@ mod tests {
             "[lfs \"customtransfer.a\"]\n\targs = tools/x",
             "[svn]\n\tauthorsProg = tools/x",
             "[annex]\n\tgenerate-command = tools/x",
+            "[lfs \"extension.a\"]\n\tclean = tools/x",
+            "[alias]\n\tx = -c diff.external=tools/x diff",
         ] {
             let program = ConfigPath::Program("tools/x".to_owned());
             assert!(named(config).contains(&program), "{config}");
         }
+        for hooks in [
+            "[alias]\n\tx = -c core.hooksPath=hk commit",
+            "[alias]\n\tx = \"!git -c 'core.hooksPath=hk' commit\"",
+            "[alias]\n\tx = \"!git --exec-path=$PWD/hk y\"",
+        ] {
+            assert!(
+                named(hooks).contains(&ConfigPath::Hooks("hk".into())),
+                "{hooks}"
+            );
+        }
+        let include = "[alias]\n\tx = -c include.path=/w/more status";
+        assert!(named(include).contains(&ConfigPath::Include("/w/more".into())));
         let wide = "!a ".to_owned() + &"{a,b}".repeat(40);
         assert!(command_paths(&wide).len() < 2 * WORDS_MAX, "bounded");
     }
@@ -729,22 +757,6 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_git_runs_to_read_are_known() {
-        for config in [
-            "[diff]\n\texternal = x",
-            "[diff \"a\"]\n\ttextconv = x",
-            "[diff \"a\"]\n\tcommand = x",
-            "[FILTER \"a\"]\n\tProcess = x",
-            "[filter \"a\"] clean = x",
-            "[core]\n\talternateRefsCommand = x",
-        ] {
-            assert!(runs_in_reading(config.as_bytes()), "{config}");
-        }
-        let plain = "[core]\n\tbare = false\n\tpager = less\n[filter \"a\"]\n\trequired = true\n\tclean =\n[diff]\n\trenames = true\n[alias]\n\td = diff";
-        assert!(!runs_in_reading(plain.as_bytes()));
-    }
-
-    #[test]
     fn paths_in_a_configuration_are_read_as_git_reads_them() {
         let config = "[core]\n\tbare = false\n\tworktree = ../../sub\n\thooksPath = .githooks ; ours\n[include] path = \"../shared config\"\n[includeIf \"gitdir:x\"]\n\tPATH=more\n\
                       [other]\n\tpath = no\n\thooksPath = no\n[core \"x\"]";
@@ -752,7 +764,7 @@ mod tests {
 
         let include = |path: &str| ConfigPath::Include(path.into());
         let commands = "[filter \"x\"]\n\tclean = sh ./a.sh %f # x\n\trequired = true\n[alias]\n\tst = status b.sh\n\tup = \"!f() { \\\"tools/c d\\\"; }; \\\n f e.py\"\n[core]\n\teditor = vi\n\tpager = bin/less -R";
-        let words = ["./a.sh", "tools/c", "e.py", "tools/c d", "bin/less"]
+        let words = ["./a.sh", "b.sh", "tools/c", "e.py", "tools/c d", "bin/less"]
             .map(|word| ConfigPath::Program(word.to_owned()));
         let strong = |config: &str| {
             let all = config_paths(config.as_bytes()).into_iter();

@@ -419,6 +419,47 @@ fn more_files_that_a_configuration_includes_than_are_read_are_an_error() {
 }
 
 #[test]
+fn what_a_configuration_behind_a_link_names_is_found() {
+    let outside = tempfile::tempdir().unwrap();
+    for behind in ["inside", "outside"] {
+        let (folder, guard) = fixture();
+        let config = match behind {
+            "inside" => folder.path().join("shared/config"),
+            _ => outside.path().join("config"),
+        };
+        write(&folder, "shared/x", "");
+        fs::write(&config, "[core]\n\tfsmonitor = t/f\n").unwrap();
+        repository(&folder, "a/.git");
+        repository(&folder, "b/.git");
+        fs::remove_file(folder.path().join("a/.git/config")).unwrap();
+        std::os::unix::fs::symlink(&config, folder.path().join("a/.git/config")).unwrap();
+        std::os::unix::fs::symlink(&config, folder.path().join("b/.git/config.worktree")).unwrap();
+        for name in ["a/t/f", "b/t/f"] {
+            write(&folder, name, "users");
+        }
+
+        let guarded = guard.search().unwrap();
+
+        let found = paths(guarded.found());
+        for name in ["a/t/f", "b/t/f"] {
+            assert!(found.contains(&name.to_owned()), "{behind}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_is_too_long_to_be_read_is_an_error() {
+    let (folder, guard) = fixture();
+    repository(&folder, "r/.git");
+    let long = "# \n".repeat(400_000) + "[core]\n\tfsmonitor = ./f\n";
+    write(&folder, "r/.git/config", &long);
+
+    let error = guard.search().unwrap_err().to_string();
+
+    assert!(error.contains("longer than"), "{error}");
+}
+
+#[test]
 fn the_file_that_a_name_of_keys_leads_to_is_hidden_as_well() {
     let (folder, guard) = fixture();
     let link = |target: &str, name: &str| {

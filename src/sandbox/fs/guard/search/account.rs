@@ -17,7 +17,10 @@ use rustix::{
 
 use super::{GIT_FILE_BYTES_MAX, Search, Unguarded, links::LINKS_MAX, open::try_read};
 use crate::sandbox::fs::{
-    git::named::{ConfigPath, config_paths, expanded, path, runs_in_reading},
+    git::{
+        harmless::may_run_in_reading,
+        named::{ConfigPath, config_paths, expanded, path},
+    },
     shown,
 };
 
@@ -49,7 +52,7 @@ pub(super) struct Named {
     pub(super) module_folders: Vec<String>,
     /// Tops of working trees, relative to the repository.
     pub(super) tops: Vec<PathBuf>,
-    /// Whether git runs a program of it in commands that only read.
+    /// Whether it may make git run a program in commands that only read.
     pub(super) runs_in_reading: bool,
 }
 
@@ -124,9 +127,16 @@ impl Search<'_> {
             let is_named = is_named || next > 0;
             next += 1;
             let Some(content) = self.settings_of(&file, is_named) else {
+                // What is not read here, such as a pipe, git may read.
+                named.runs_in_reading |= next > 1 && file.exists();
                 continue;
             };
-            named.runs_in_reading |= runs_in_reading(&content);
+            if content.len() >= GIT_FILE_BYTES_MAX {
+                let why = format!("it is longer than {} KiB", GIT_FILE_BYTES_MAX >> 10);
+                self.missed.push(Unguarded::Settings(shown(&file), why));
+                return;
+            }
+            named.runs_in_reading |= may_run_in_reading(&content);
             for path in config_paths(&content) {
                 let Some(include) = named.add(path) else {
                     continue;
@@ -137,6 +147,10 @@ impl Search<'_> {
                 else {
                     continue;
                 };
+                // These mean other files in git's own process.
+                let is_elsewhere = |folder: &str| path.starts_with(folder);
+                named.runs_in_reading |= ["/proc", "/dev"].into_iter().any(is_elsewhere)
+                    || include.as_os_str().as_encoded_bytes().starts_with(b"%(");
                 if files.len() < INCLUDES_MAX {
                     files.push(path);
                 } else {

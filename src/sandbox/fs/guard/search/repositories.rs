@@ -11,8 +11,9 @@ use std::{
 use rustix::fs::{AtFlags, FileType, OFlags};
 
 use super::{
-    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, account::Named, is_git,
-    open_real, read,
+    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp,
+    account::{Named, content},
+    is_git, open_real, read,
 };
 use crate::sandbox::fs::{
     git::{
@@ -55,7 +56,7 @@ impl Search<'_> {
         let account = self.account.clone();
         self.protect_named(path, &account);
         // Git reads the configuration of the folder that `commondir` names, whatever else lies there.
-        if let Some(content) = read(self.root, &path.join("commondir")) {
+        if let Some(content) = self.read_behind_links(&path.join("commondir")) {
             let common = path.join(OsStr::from_bytes(content.trim_ascii_end()));
             match self.locate(&common) {
                 Some(common) => self.search_repository(&common),
@@ -77,6 +78,15 @@ impl Search<'_> {
                     .for_each(|name| self.search_waiting(&path, name, status.own)),
                 Ok(_) | Err(_) => {}
             }
+        }
+    }
+
+    /// The content of a file, wherever links lead to it.
+    fn read_behind_links(&mut self, path: &Path) -> Option<Vec<u8>> {
+        let place = self.follow_way(path)?;
+        match place.strip_prefix(self.root.real_path()) {
+            Ok(inner) => read(self.root, inner),
+            Err(_) => content(&place),
         }
     }
 
@@ -106,15 +116,14 @@ impl Search<'_> {
             .is_none_or(|known| known.has(status.own, changed))
         {
             match status.kind {
-                FileType::Symlink => self.follow(&path),
-                FileType::RegularFile if is_git(&path) => self.search_outer_pointer(&path),
-                FileType::RegularFile
-                    if path
-                        .file_name()
-                        .is_some_and(|name| name == "config" || name == "config.worktree") =>
-                {
-                    self.follow_config(&path)
+                FileType::Symlink => {
+                    self.follow(&path);
+                    if is_config(&path) {
+                        self.follow_config(&path);
+                    }
                 }
+                FileType::RegularFile if is_git(&path) => self.search_outer_pointer(&path),
+                FileType::RegularFile if is_config(&path) => self.follow_config(&path),
                 _ => {}
             }
         }
@@ -436,4 +445,10 @@ impl Search<'_> {
             self.protect_target(target, link);
         }
     }
+}
+
+/// Whether a file of a repository is its configuration.
+fn is_config(path: &Path) -> bool {
+    path.file_name()
+        .is_some_and(|name| name == "config" || name == "config.worktree")
 }
