@@ -17,6 +17,7 @@ use axum::{
     http::{HeaderValue, header},
     response::{IntoResponse as _, Response},
 };
+use callboard_actors::{chat::Message, ids::TenantId};
 use futures_util::{
     Stream, StreamExt as _, TryStreamExt as _,
     stream::{self, BoxStream},
@@ -28,7 +29,12 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{answer_room::AnswerRoom, error::Problem};
+use super::{
+    answer_room::AnswerRoom,
+    body::{WORKED_IN_PLACE_MAX, worked},
+    error::Problem,
+    shared::App,
+};
 
 /// Builds the body of the pieces of `source`. It holds `held`, which counts it, until it is sent, or
 /// until its client has taken no piece for `pause_max`. Time in which `source` has no piece counts
@@ -90,9 +96,13 @@ pub(super) async fn whole_answer(
         (header::CONTENT_TYPE, HeaderValue::from_static(media)),
         (header::CONTENT_LENGTH, HeaderValue::from(bytes.len())),
     ];
+    Ok((headers, whole_body(bytes, room, pause_max)).into_response())
+}
+
+/// The body of [`whole_answer`], of bytes that `room` counts already.
+pub(super) fn whole_body(bytes: Bytes, room: AnswerRoom, pause_max: Duration) -> Body {
     let pieces = pieces(bytes).map(Ok::<_, Infallible>);
-    let body = answer_body(stream::iter(pieces), room, pause_max);
-    Ok((headers, body).into_response())
+    answer_body(stream::iter(pieces), room, pause_max)
 }
 
 /// As [`whole_answer`], of a value as JSON.
@@ -107,6 +117,28 @@ pub(super) async fn json_answer(
     // Serializing plain types to memory cannot fail.
     let bytes = serde_json::to_vec(value).unwrap_or_default();
     whole_answer("application/json", bytes, room, pause_max).await
+}
+
+/// Builds an answer, or a part of one, from so many bytes of messages: of few here, of many on a blocking
+/// thread, with a place. `room` counts the answer until the thread ends.
+///
+/// # Errors
+/// 429 when too many answers of the tenant wait to be built.
+pub(super) async fn built<T: Send + 'static>(
+    app: &App,
+    tenant: &TenantId,
+    bytes: usize,
+    room: AnswerRoom,
+    build: impl FnOnce() -> T + Send + 'static,
+) -> Result<(T, AnswerRoom), Problem> {
+    let place = (&app.views, Some(tenant.clone()));
+    worked(place, bytes > WORKED_IN_PLACE_MAX, move || (build(), room)).await
+}
+
+/// The bytes of messages.
+pub(super) fn bytes_of<'a>(messages: impl IntoIterator<Item = &'a Message>) -> usize {
+    let messages = messages.into_iter();
+    messages.map(|message| message.wire().len()).sum()
 }
 
 /// The pieces of a body.
@@ -149,8 +181,6 @@ impl<H> Drop for Pieces<H> {
 
 #[cfg(test)]
 mod tests {
-    use callboard_actors::ids::TenantId;
-
     use super::*;
     use crate::http::{
         HttpBounds,

@@ -31,8 +31,9 @@ const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The longest time for that.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// Bytes of a body that is parsed on the worker thread, which takes less than a millisecond.
-const PARSED_IN_PLACE_MAX: usize = 64 * 1024;
+/// Bytes of a body that is parsed, and of messages of which an answer is built, on the worker thread,
+/// which takes less than a millisecond.
+pub(super) const WORKED_IN_PLACE_MAX: usize = 64 * 1024;
 
 /// Values of a body. The shortest message in a body of the largest size takes half a kilobyte in
 /// memory and 30 bytes in the body, so the size alone does not bound what a body becomes.
@@ -241,15 +242,15 @@ async fn parse<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     bytes: Bytes,
     convert: impl FnOnce(T, bool) -> U + Send + 'static,
 ) -> Result<U, Problem> {
-    let is_large = bytes.len() > PARSED_IN_PLACE_MAX;
+    let is_large = bytes.len() > WORKED_IN_PLACE_MAX;
     worked(place, is_large, move || {
         parse_here(&headers, &bytes).map(|parsed| convert(parsed, is_large))
     })
     .await?
 }
 
-/// Works on a body, or on what was made of it: on a small one here, on a large one on a blocking
-/// thread. A worker thread that parses or converts for seconds serves no other tenant meanwhile.
+/// Works on a body, on what was made of it, or on an answer: on a small one here, on a large one on a
+/// blocking thread. A worker thread that parses or converts for seconds serves no other tenant meanwhile.
 ///
 /// A thread that has begun goes on when its client has left, so it holds the place and what `work`
 /// holds itself: otherwise clients that leave would have as many bodies parsed at a time as they
@@ -443,12 +444,12 @@ mod tests {
         let worker = std::thread::current().id();
 
         assert_eq!(parsed(1000).await.1, worker);
-        assert_ne!(parsed(PARSED_IN_PLACE_MAX).await.1, worker);
+        assert_ne!(parsed(WORKED_IN_PLACE_MAX).await.1, worker);
     }
 
     #[tokio::test]
     async fn a_large_history_is_converted_where_its_body_is_parsed() {
-        let (is_large, parsed_on, converted_on) = parsed(PARSED_IN_PLACE_MAX).await;
+        let (is_large, parsed_on, converted_on) = parsed(WORKED_IN_PLACE_MAX).await;
         assert_eq!((is_large, parsed_on), (true, converted_on));
 
         assert!(!parsed(1000).await.0);

@@ -39,6 +39,12 @@ const PARSES_WAITING: Waiting = Waiting {
 /// Calls that wait to have their tokens counted. Their messages are in memory, in no room.
 const COUNTS_WAITING: Waiting = Waiting { all: 64, tenant: 8 };
 
+/// Answers that wait to be built. What they are made of is in memory, in the room of answers.
+const VIEWS_WAITING: Waiting = Waiting {
+    all: 1024,
+    tenant: 64,
+};
+
 /// The answer for a request that would wait behind too many others.
 pub(super) fn too_busy(_: Refused) -> Problem {
     Problem::too_many(
@@ -66,6 +72,8 @@ pub(super) struct Shared {
     pub(super) parses: Arc<FairPlaces>,
     /// A place for each count of tokens, likewise. Counting takes seconds, parsing does not.
     pub(super) counts: Arc<FairPlaces>,
+    /// A place for each large answer that is built from a journal at the same time, likewise.
+    pub(super) views: Arc<FairPlaces>,
     /// Room for copies of bodies that may be sent on.
     pub(super) kept: KeptRooms,
     /// Room for answers that clients have not read yet.
@@ -127,6 +135,7 @@ impl Shared {
             counted: Arc::default(),
             parses: FairPlaces::new(half, PARSES_WAITING),
             counts: FairPlaces::new(half, COUNTS_WAITING),
+            views: FairPlaces::new(half, VIEWS_WAITING),
             kept: KeptRooms::default(),
             fan_outs: FanOuts::default(),
             console: Sessions::default(),

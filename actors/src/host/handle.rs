@@ -338,8 +338,11 @@ impl ConversationHandle {
         let from = self.scope.clone()?;
         let fork = TenantHandle::new(self.host.clone(), Ok(from.tenant.clone())).conversation(id);
         fork.scope.clone()?;
-        let copied =
-            Box::new(crate::conversation::read_fork(&*self.host.ports.sessions, &from, at).await?);
+        let permit = self.host.read_permit(&from).await;
+        let sessions = &*self.host.ports.sessions;
+        let copied = crate::conversation::read_fork(sessions, &from, &permit, at).await?;
+        drop(permit);
+        let copied = Box::new(copied);
         let bytes = copied
             .fork
             .messages

@@ -35,7 +35,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 use ractor::ActorCell;
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use tokio::time::Instant;
 
 pub use crate::conversation::{StoreOutage, WaitsFor};
 pub use builder::HostBuilder;
@@ -57,7 +57,7 @@ pub use tenants::Erased;
 pub use tool_source::{ToolSource, ToolsInFolder};
 
 use crate::{
-    conversation::{LoadFailure, Ports, Setup},
+    conversation::{LoadFailure, Ports, ReadPermit, Setup},
     ids::{Scope, TenantId},
     journal::Durable,
     limits::RESOURCES_CLOSE_MAX,
@@ -111,16 +111,16 @@ impl HostInner {
 
     /// Waits for a place among the reads of a tenant's journals. Such a read holds a part of the
     /// journal, or all of it, in memory.
-    async fn read_permit(&self, scope: &Scope) -> Option<OwnedSemaphorePermit> {
+    async fn read_permit(&self, scope: &Scope) -> ReadPermit {
         let reads = self.tenants.get(&scope.tenant).reads().clone();
-        reads.acquire_owned().await.ok()
+        reads.acquire_owned().await.ok().map(Arc::new)
     }
 
     /// Reads a conversation from the store, a few at a time for each tenant. Activations and other
     /// tenants do not wait for these reads.
     async fn read_stored(&self, scope: &Scope) -> Result<Durable, LoadFailure> {
-        let _permit = self.read_permit(scope).await;
-        crate::conversation::load(&*self.ports.sessions, scope).await
+        let permit = self.read_permit(scope).await;
+        crate::conversation::load_within(&*self.ports.sessions, scope, &permit).await
     }
 }
 

@@ -3,8 +3,12 @@
 use super::{ConversationHandle, SendError};
 use crate::{
     chat::{Message, MessageList, StandardMessage},
+    conversation::{bytes_of, decoded},
     ids::Seq,
-    journal::{ConversationRound, Entry, MultiRoundConversation, TITLE_ENTRIES, title},
+    journal::{
+        ConversationRound, Entry, MultiRoundConversation, RoundsReader, TITLE_ENTRIES,
+        TranscriptReader, title,
+    },
 };
 
 impl ConversationHandle {
@@ -15,12 +19,12 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or a damaged journal.
     pub async fn title(&self) -> Result<Option<String>, SendError> {
         let scope = self.scope.clone()?;
-        let _permit = self.host.read_permit(&scope).await;
+        let permit = self.host.read_permit(&scope).await;
         let sessions = &self.host.ports.sessions;
         let first = sessions
             .entries(&scope, Seq::default(), TITLE_ENTRIES)
             .await?;
-        Ok(title(&first))
+        Ok(decoded(bytes_of(&first), &permit, move || title(&first)).await?)
     }
 
     /// Reads at most `count` entries of the journal after `after` from the store, also those that a
@@ -31,9 +35,9 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or an unreadable entry.
     pub async fn entries(&self, after: Seq, count: usize) -> Result<Vec<Entry>, SendError> {
         let scope = self.scope.clone()?;
-        let _permit = self.host.read_permit(&scope).await;
+        let permit = self.host.read_permit(&scope).await;
         let sessions = &*self.host.ports.sessions;
-        Ok(crate::conversation::read_entries(sessions, &scope, after, count).await?)
+        Ok(crate::conversation::read_entries(sessions, &scope, &permit, after, count).await?)
     }
 
     /// Reads the rounds from the store, oldest first, without activating the conversation.
@@ -42,12 +46,10 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn rounds(&self) -> Result<Vec<ConversationRound>, SendError> {
         let scope = self.scope.clone()?;
-        let _permit = self.host.read_permit(&scope).await;
-        Ok(
-            crate::conversation::read_rounds(&*self.host.ports.sessions, &scope)
-                .await?
-                .rounds(),
-        )
+        let permit = self.host.read_permit(&scope).await;
+        let sessions = &*self.host.ports.sessions;
+        let view = |read: RoundsReader| read.rounds();
+        Ok(crate::conversation::read_rounds(sessions, &scope, &permit, view).await?)
     }
 
     /// Reads the conversation as a list of rounds, with its active skills and the window of its
@@ -58,15 +60,14 @@ impl ConversationHandle {
     pub async fn multi_round(&self) -> Result<MultiRoundConversation, SendError> {
         let scope = self.scope.clone()?;
         let setup = self.setup()?;
-        let _permit = self.host.read_permit(&scope).await;
-        let read = crate::conversation::read_rounds(&*self.host.ports.sessions, &scope).await?;
+        let permit = self.host.read_permit(&scope).await;
+        let sessions = &*self.host.ports.sessions;
         let window = (setup.window_tokens, setup.compactor.settings().trigger);
-        Ok(MultiRoundConversation::new(
-            &scope,
-            read.rounds(),
-            read.state(),
-            window,
-        ))
+        let of = scope.clone();
+        let view = move |read: RoundsReader| {
+            MultiRoundConversation::new(&of, read.rounds(), read.state(), window)
+        };
+        Ok(crate::conversation::read_rounds(sessions, &scope, &permit, view).await?)
     }
 
     /// Reads all messages in their debug form, also those that a compaction dropped. Does not
@@ -76,8 +77,11 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn debug_messages(&self) -> Result<Vec<StandardMessage>, SendError> {
         let scope = self.scope.clone()?;
-        let _permit = self.host.read_permit(&scope).await;
-        Ok(crate::conversation::read_debug(&*self.host.ports.sessions, &scope).await?)
+        let permit = self.host.read_permit(&scope).await;
+        let sessions = &*self.host.ports.sessions;
+        let of = scope.clone();
+        let view = move |read: TranscriptReader| read.debug(&of);
+        Ok(crate::conversation::read_transcript(sessions, &scope, &permit, view).await?)
     }
 
     /// Reads all messages from the journal, also those that a compaction dropped from the history.
@@ -87,8 +91,10 @@ impl ConversationHandle {
     /// [`SendError`] for a failing store or an unreadable journal.
     pub async fn transcript(&self) -> Result<MessageList, SendError> {
         let scope = self.scope.clone()?;
-        let _permit = self.host.read_permit(&scope).await;
-        Ok(crate::conversation::read_transcript(&*self.host.ports.sessions, &scope).await?)
+        let permit = self.host.read_permit(&scope).await;
+        let sessions = &*self.host.ports.sessions;
+        let view = TranscriptReader::finish;
+        Ok(crate::conversation::read_transcript(sessions, &scope, &permit, view).await?)
     }
 
     /// Reads the messages of the history from the store.

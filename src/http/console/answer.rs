@@ -5,18 +5,12 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use maud::Markup;
 
 /// Leads to another page of this host. A path that no header can hold leads to the start.
 pub(super) fn see_other(path: &str) -> Response {
     let to = HeaderValue::from_str(path);
     let to = to.unwrap_or(HeaderValue::from_static("/console"));
     (StatusCode::SEE_OTHER, [(header::LOCATION, to)]).into_response()
-}
-
-/// A piece of a page, which the script puts into the page that is open.
-pub(super) fn piece(markup: Markup) -> Response {
-    with_type(markup.into_string(), "text/html; charset=utf-8")
 }
 
 /// A body of text or data.

@@ -37,6 +37,9 @@ use crate::{
 /// Subagents that are shown of a tree. Reading one reads its journal.
 const SUBAGENTS_MAX: usize = 200;
 
+/// Bytes that are reserved for a page before they are known.
+const ROOM_BYTES: usize = 64 * 1024;
+
 /// Generations of subagents that are shown.
 const DEPTH_MAX: usize = 6;
 
@@ -59,6 +62,10 @@ pub(super) async fn subagents(
     path: Result<Path<String>, Problem>,
 ) -> Result<Response, Failure> {
     let Path(id) = path?;
+    let room = app
+        .answers
+        .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
+        .await?;
     let subject = Subject::find(&app, &viewer, id).await?;
     let handle = app.host.tenant(&viewer.tenant);
     let mut nodes = Vec::new();
@@ -87,7 +94,8 @@ pub(super) async fn subagents(
         }
     };
     let title = format!("Subagents of {}", subject.id);
-    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
+    let page = Page::new(&viewer.session, Section::Conversations, title, content);
+    page.counted(room, app.config.bounds.write_pause_max).await
 }
 
 fn row(node: &Node, cost_max: u64, now: Timestamp) -> Markup {

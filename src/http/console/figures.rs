@@ -1,9 +1,6 @@
 //! Where the time of a conversation went, and what it cost.
 
-use axum::{
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, response::Response};
 use callboard_actors::journal::{Durable, Entry, EntryBody};
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -13,7 +10,7 @@ use super::{
     items::breaks_prefix,
     page::{Failure, Page, Section},
     session::TenantSession,
-    thread::Subject,
+    thread::{Entries, Subject},
     timeline::{Bar, Layout, Work, layout, spans},
 };
 use crate::{
@@ -78,10 +75,14 @@ pub(super) async fn timeline(
 ) -> Result<Response, Failure> {
     let (Path(id), Query(part)) = (path?, part?);
     let subject = Subject::find(&app, &viewer, id).await?;
-    let window = Window::new(&part, subject.head.entries.0);
-    let (entries, _room) = subject
-        .entries(&app, &viewer, window.after, window.to)
-        .await?;
+    let mut window = Window::new(&part, subject.head.entries.0);
+    let read = subject.entries(&app, &viewer, window.after, window.to);
+    let Entries {
+        entries,
+        after,
+        room,
+    } = read.await?;
+    window.after = after;
     let spans = spans(&entries, subject.now);
     let sums = Work::ALL.map(|work| {
         let of = spans.iter().filter(|span| span.work == work);
@@ -120,7 +121,8 @@ pub(super) async fn timeline(
         }
     };
     let title = format!("Timeline of {}", subject.id);
-    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
+    let page = Page::new(&viewer.session, Section::Conversations, title, content);
+    page.counted(room, app.config.bounds.write_pause_max).await
 }
 
 fn drawing(drawn: &Layout) -> Markup {
@@ -180,10 +182,14 @@ pub(super) async fn figures(
 ) -> Result<Response, Failure> {
     let (Path(id), Query(part)) = (path?, part?);
     let subject = Subject::find(&app, &viewer, id).await?;
-    let window = Window::new(&part, subject.head.entries.0);
-    let (entries, _room) = subject
-        .entries(&app, &viewer, window.after, window.to)
-        .await?;
+    let mut window = Window::new(&part, subject.head.entries.0);
+    let read = subject.entries(&app, &viewer, window.after, window.to);
+    let Entries {
+        entries,
+        after,
+        room,
+    } = read.await?;
+    window.after = after;
     let state = subject.conversation.state().await?;
     let content = html! {
         (subject.top("/figures"))
@@ -194,7 +200,8 @@ pub(super) async fn figures(
         (model_calls(&entries))
     };
     let title = format!("Figures of {}", subject.id);
-    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
+    let page = Page::new(&viewer.session, Section::Conversations, title, content);
+    page.counted(room, app.config.bounds.write_pause_max).await
 }
 
 fn sums(state: &Durable) -> Markup {

@@ -4,6 +4,8 @@
 use callboard_actors::time::Timestamp;
 use maud::{Markup, PreEscaped, html};
 
+use crate::visible::visible;
+
 /// HTML that the caller has written, with every text of others escaped.
 pub(super) fn trusted(html: String) -> Markup {
     PreEscaped(html)
@@ -79,16 +81,34 @@ pub(super) fn clip(text: &str, most: usize) -> (&str, usize) {
     (shown, text.len() - shown.len())
 }
 
+/// The beginning of a text as people see it, in at most `most` bytes, and how many bytes are left out.
+/// What is left out is not looked at.
+pub(super) fn clip_visible(text: &str, most: usize) -> (String, usize) {
+    let (text, left) = clip(text, most);
+    let mut shown = visible(text);
+    // An escape is longer than its character.
+    let more = clip(&shown, most).1;
+    shown.truncate(shown.len() - more);
+    (shown, left + more)
+}
+
 /// Text as it is, with its lines; lines of a diff are coloured.
 pub(super) fn plain(text: &str, most: usize) -> Markup {
-    let (shown, left) = clip(text, most);
+    let (shown, left) = clip_visible(text, most);
+    html! {
+        (code(&shown))
+        @if left > 0 { p.dim.small { (bytes(left as u64)) " more in the entry" } }
+    }
+}
+
+/// Text that may be shown, with its lines; lines of a diff are coloured.
+pub(super) fn code(shown: &str) -> Markup {
     html! {
         pre.code {
             @if is_diff(shown) {
                 @for line in shown.lines() { (diff_line(line)) }
             } @else { (shown) }
         }
-        @if left > 0 { p.dim.small { (bytes(left as u64)) " more in the entry" } }
     }
 }
 
@@ -109,8 +129,7 @@ fn diff_line(line: &str) -> Markup {
 }
 
 /// What an edit changes, as coloured lines.
-pub(super) fn edit(old: &str, new: &str, most: usize) -> Markup {
-    let (old, new) = (clip(old, most).0, clip(new, most).0);
+pub(super) fn edit(old: &str, new: &str) -> Markup {
     let diff = similar::TextDiff::configure()
         .timeout(std::time::Duration::from_millis(50))
         .diff_lines(old, new);
@@ -154,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_edit_shows_what_goes_and_what_comes() {
-        let shown = edit("a\nb\n", "a\n<c>\n", 100).into_string();
+        let shown = edit("a\nb\n", "a\n<c>\n").into_string();
 
         assert!(shown.contains("<span class=\"del\">-b</span>"), "{shown}");
         assert!(

@@ -1,5 +1,7 @@
 //! The HTML of one item of a thread.
 
+use std::cell::Cell;
+
 use callboard_actors::{
     chat::{ContentBlock, Message, is_reminder},
     ids::{ConversationId, RoundId, Seq},
@@ -11,13 +13,15 @@ use maud::{Markup, html};
 use serde_json::Value;
 
 use super::{
-    html::{badge, bytes, clip, duration, edit, money, number, plain, time, until},
+    html::{
+        badge, bytes, clip, clip_visible, code, duration, edit, money, number, plain, time, until,
+    },
     items::{Answer, Approval, Call, Item, Kind},
     markdown::markdown,
     page::csrf,
 };
 use crate::http::sessions::Session;
-use crate::visible::{visible, visible_strict};
+use crate::visible::visible_strict;
 
 /// Bytes of a prompt or an answer that are shown.
 const TEXT_MAX: usize = 16 * 1024;
@@ -25,8 +29,44 @@ const TEXT_MAX: usize = 16 * 1024;
 /// Bytes of the arguments or the result of a tool call that are shown.
 const CALL_MAX: usize = 4 * 1024;
 
+/// Bytes of HTML of an item. What begins before it is shown, the rest is in the entry.
+const ITEM_MAX: usize = 128 * 1024;
+
+/// Bytes of HTML of the questions of an item, each of which shows the whole call. There is no room for
+/// larger ones in a page that a person reads.
+const QUESTIONS_MAX: usize = 512 * 1024;
+
+/// Bytes of arguments that are parsed to be shown.
+const PARSED_MAX: usize = 64 * 1024;
+
+/// Bytes of names and the like that are shown.
+const NAME_MAX: usize = 256;
+
 /// Messages of an imported history that are shown.
 const IMPORTED_MAX: usize = 50;
+
+/// Bytes of HTML that are left.
+struct Left(Cell<usize>);
+
+impl Left {
+    fn new(bytes: usize) -> Self {
+        Self(Cell::new(bytes))
+    }
+
+    fn is_used(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    fn has(&self, bytes: usize) -> bool {
+        bytes <= self.0.get()
+    }
+
+    /// Counts a part.
+    fn with(&self, part: Markup) -> Markup {
+        self.0.set(self.0.get().saturating_sub(part.0.len()));
+        part
+    }
+}
 
 /// What the items of a page have in common.
 pub(super) struct Shown<'a> {
@@ -56,6 +96,7 @@ pub(super) fn item(shown: &Shown<'_>, item: &Item) -> Markup {
         Kind::Note { class, .. } => class,
     };
     let gone = if item.is_taken_back { " gone" } else { "" };
+    let left = Left::new(ITEM_MAX);
     html! {
         article class={ "item " (class) (gone) } id={ "e" (seq) } data-seq=(seq)
             data-unsettled[item.is_unsettled()] tabindex="-1" {
@@ -68,19 +109,22 @@ pub(super) fn item(shown: &Shown<'_>, item: &Item) -> Markup {
                             @if waited >= 200 { span.dim.small { "waited " (duration(waited)) } }
                         } @else { (badge("wait", "waits")) }
                     }))
-                    @if let Some(message) = message { (content(shown, seq, message)) }
+                    @if let Some(message) = message { (content(shown, seq, message, &left)) }
                     @else { p.dim { "Goes on with the history as it is." } }
                     @if !item.is_taken_back { (from_here(shown, seq, *round)) }
                 }
                 Kind::Injected { message } => {
                     (head(shown, item, "Steering", html! {}))
-                    (content(shown, seq, message))
+                    (content(shown, seq, message, &left))
                 }
-                Kind::Answer(answer) => (self::answer(shown, item, answer)),
+                Kind::Answer(answer) => (self::answer(shown, item, answer, &left)),
                 Kind::End { stop, latency_ms, error, round } => {
                     (end(*stop, *latency_ms))
                     @if let Some(error) = error {
-                        p.flash.bad { strong { (error.code) } " " (visible(&error.message)) }
+                        p.flash.bad {
+                            strong { (error.code) } " "
+                            (clip_visible(&error.message, CALL_MAX).0)
+                        }
                     }
                     @if let Some(round) = round && !item.is_taken_back {
                         (fork_here(shown, seq, *round))
@@ -90,17 +134,20 @@ pub(super) fn item(shown: &Shown<'_>, item: &Item) -> Markup {
                     (head(shown, item, "Imported history", html! {
                         span.dim.small { (messages.len()) " messages" }
                     }))
-                    @for message in messages.iter().take(IMPORTED_MAX) {
+                    @let first = messages.iter().take(IMPORTED_MAX);
+                    @for message in first.take_while(|_| !left.is_used()) {
                         div.imported {
                             strong.small { (message.role().as_str()) }
-                            (content(shown, seq, message))
+                            (content(shown, seq, message, &left))
                         }
                     }
-                    @if messages.len() > IMPORTED_MAX { p.dim { "and more in the entry" } }
+                    @if messages.len() > IMPORTED_MAX || left.is_used() {
+                        p.dim { "and more in the entry" }
+                    }
                 }
                 Kind::Note { text, .. } => {
-                    @let (text, left) = clip(text, CALL_MAX);
-                    p { (visible(text)) @if left > 0 { " …" } " " (link(shown, seq)) }
+                    @let (text, left) = clip_visible(text, CALL_MAX);
+                    p { (text) @if left > 0 { " …" } " " (link(shown, seq)) }
                 }
             }
         }
@@ -125,12 +172,12 @@ fn head(shown: &Shown<'_>, item: &Item, name: &str, more: Markup) -> Markup {
     }
 }
 
-/// The blocks of a message that people read.
-fn content(shown: &Shown<'_>, seq: Seq, message: &Message) -> Markup {
+/// The blocks of a message that people read, as far as the item goes.
+fn content(shown: &Shown<'_>, seq: Seq, message: &Message, left: &Left) -> Markup {
     let blocks = message.blocks();
     html! {
-        @for (index, block) in blocks.iter().enumerate() {
-            @match block {
+        @for (index, block) in blocks.iter().enumerate().take_while(|_| !left.is_used()) {
+            (left.with(html! { @match block {
                 ContentBlock::Text(block) if is_reminder(&block.text) => {
                     (folded("Reminder of the host", &block.text))
                 }
@@ -144,7 +191,7 @@ fn content(shown: &Shown<'_>, seq: Seq, message: &Message) -> Markup {
                 }
                 ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) => {}
                 ContentBlock::ToolResult(result) => {
-                    (plain(&visible(&result.content.text()), CALL_MAX))
+                    (plain(&result.content.text(), CALL_MAX))
                 }
                 ContentBlock::Image(_) => {
                     @let path = shown.path(&format!("image/{seq}/{index}"));
@@ -152,20 +199,27 @@ fn content(shown: &Shown<'_>, seq: Seq, message: &Message) -> Markup {
                 }
                 ContentBlock::Document(_) | ContentBlock::Other { .. } => {
                     @let length = block.raw().map_or(0, |raw| raw.as_str().len());
-                    p.dim { "[" (visible(block.kind())) ", " (bytes(length as u64)) "]" }
+                    p.dim { "[" (name(block.kind())) ", " (bytes(length as u64)) "]" }
                 }
-            }
+            } }))
         }
+        @if left.is_used() { p.dim.small { "more in the entry" } }
     }
+}
+
+/// A name or another short text, as people see it.
+fn name(text: &str) -> String {
+    clip_visible(text, NAME_MAX).0
 }
 
 /// A text that most readers pass over.
 fn folded(name: &str, text: &str) -> Markup {
-    html! { details.thought { summary { (name) } (plain(&visible(text), CALL_MAX)) } }
+    html! { details.thought { summary { (name) } (plain(text, CALL_MAX)) } }
 }
 
-fn answer(shown: &Shown<'_>, item: &Item, answer: &Answer) -> Markup {
+fn answer(shown: &Shown<'_>, item: &Item, answer: &Answer, left: &Left) -> Markup {
     let usage = &answer.usage;
+    let questions = Left::new(QUESTIONS_MAX);
     html! {
         (head(shown, item, "Model", html! {
             @if answer.is_partial { (badge("wait", "cut off")) }
@@ -184,11 +238,19 @@ fn answer(shown: &Shown<'_>, item: &Item, answer: &Answer) -> Markup {
             @if let Some(cost) = answer.cost_micro_usd { span.dim.small { (money(cost)) } }
         }))
         @match &answer.message {
-            Some(message) => (content(shown, item.seq, message)),
+            Some(message) => (content(shown, item.seq, message, left)),
             None if answer.stop.is_some() => p.dim { "Nothing of this answer was kept." },
             None => p.dim.small { "The answer stands on the page before." },
         }
-        @for call in &answer.calls { (tool_call(shown, item, call)) }
+        @for call in &answer.calls {
+            @if !left.is_used() { (left.with(tool_call(shown, item, call))) }
+            @if let Some(approval) = asks(shown, call) {
+                (question(shown, item.seq, call, approval, &questions))
+            }
+        }
+        @if left.is_used() && !answer.calls.is_empty() {
+            p.dim.small { (answer.calls.len()) " calls, not all shown; more in the entries" }
+        }
     }
 }
 
@@ -200,27 +262,25 @@ fn tool_call(shown: &Shown<'_>, item: &Item, call: &Call) -> Markup {
         (None, _) if call.started.is_some() => ("run", "runs"),
         (None, _) => ("", "not started"),
     };
-    let line = call.input.as_ref().map(|input| summary(&call.name, input));
-    let line = line.unwrap_or_else(|| call.name.clone());
+    let input = call.input.as_ref();
+    let parsed = input.filter(|input| input.as_str().len() <= PARSED_MAX);
+    let line = parsed.map(|input| summary(&call.name, input));
+    let line = name(line.as_deref().unwrap_or(&call.name));
     let took = match (call.started, &call.finished) {
         (Some(from), Some((to, _))) => Some(to.ms_since(from)),
         (None, Some((_, result))) => Some(result.duration_ms),
         _ => None,
     };
-    let asks = call
-        .approval
-        .as_ref()
-        .filter(|approval| approval.answered.is_none() && shown.waiting.contains(&call.id));
     html! {
         details.call id={ "c" (item.seq) "-" (call.index) } {
             summary {
-                (badge(class, word)) " " code { (visible(&line)) } " "
+                (badge(class, word)) " " code { (line) } " "
                 @if let Some(ms) = took { span.dim.small { (duration(ms)) } }
             }
-            @if let Some(input) = &call.input { (arguments(input.as_str(), false)) }
+            @if let Some(input) = &call.input { (arguments(input.as_str())) }
             @if let Some(approval) = &call.approval { (decided(approval)) }
             @if let Some((_, result)) = &call.finished {
-                (plain(&visible(&result.observation), CALL_MAX))
+                (plain(&result.observation, CALL_MAX))
                 @if result.retry_count > 0 { p.dim.small { (result.retry_count) " retries" } }
                 @if let Some(id) = &result.artifact_id {
                     p.small {
@@ -232,50 +292,85 @@ fn tool_call(shown: &Shown<'_>, item: &Item, call: &Call) -> Markup {
                 @if let Some(seq) = call.result_seq { p.small { "Result " (link(shown, seq)) } }
             }
         }
-        @if let Some(approval) = asks { (question(shown, call, approval)) }
     }
+}
+
+/// The approval of a call that waits for a person.
+fn asks<'a>(shown: &Shown<'_>, call: &'a Call) -> Option<&'a Approval> {
+    let approval = call.approval.as_ref()?;
+    (approval.answered.is_none() && shown.waiting.contains(&call.id)).then_some(approval)
 }
 
 fn encoded(text: &str) -> String {
     form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
-/// The arguments of a call: an edit as a diff, a command as text, others as JSON. `strict` shows
-/// every invisible character, for texts on which a person decides.
-fn arguments(json: &str, strict: bool) -> Markup {
-    let seen = |text: &str| match strict {
-        true => visible_strict(text),
-        false => visible(text),
-    };
-    // A decision is made on the whole text.
-    let most = if strict { usize::MAX } else { CALL_MAX };
-    let value: Value = serde_json::from_str(json).unwrap_or_default();
-    let text = |key: &str| value.get(key).and_then(Value::as_str);
-    let rest = |shown: &[&str]| {
-        let fields = value.as_object().into_iter().flatten();
-        let rest = fields.filter(|(key, _)| !shown.contains(&key.as_str()));
-        rest.map(|(key, value)| (seen(key), seen(&value.to_string())))
-            .collect::<Vec<_>>()
-    };
-    let (main, named) = match (text("command"), text("old_text"), text("new_text")) {
-        (Some(command), None, None) => (plain(&seen(command), most), rest(&["command"])),
-        (None, Some(old), Some(new)) => (
-            edit(&seen(old), &seen(new), most),
-            rest(&["old_text", "new_text"]),
-        ),
-        _ => {
-            let pretty = serde_json::to_string_pretty(&value).unwrap_or_default();
-            let pretty = if value.is_null() { json } else { &pretty };
-            (plain(&seen(pretty), most), Vec::new())
+/// The arguments of a call, as far as a person reads them who decides nothing.
+fn arguments(json: &str) -> Markup {
+    if json.len() > PARSED_MAX {
+        return plain(json, CALL_MAX);
+    }
+    let short = |text: &str| clip_visible(text, CALL_MAX);
+    Arguments::of(json).shown(&short)
+}
+
+/// The whole arguments of a call on which a person decides, with every invisible character.
+fn whole_arguments(json: &str) -> Markup {
+    let whole = |text: &str| (visible_strict(text), 0);
+    Arguments::of(json).shown(&whole)
+}
+
+/// The arguments of a call: an edit as a diff, a command as text, others as JSON.
+struct Arguments<'a> {
+    json: &'a str,
+    value: Value,
+}
+
+impl<'a> Arguments<'a> {
+    fn of(json: &'a str) -> Self {
+        Self {
+            json,
+            value: serde_json::from_str(json).unwrap_or_default(),
         }
-    };
-    html! {
-        @if !named.is_empty() {
-            dl.named { @for (key, value) in &named {
-                dt { (key) } dd { (clip(value, most).0) }
-            } }
+    }
+
+    /// Shows what `seen` makes of each text: what is shown, and how many bytes are left out.
+    fn shown(&self, seen: &dyn Fn(&str) -> (String, usize)) -> Markup {
+        let text = |key: &str| self.value.get(key).and_then(Value::as_str);
+        let rest = |shown: &[&str]| {
+            let fields = self.value.as_object().into_iter().flatten();
+            let rest = fields.filter(|(key, _)| !shown.contains(&key.as_str()));
+            rest.map(|(key, value)| (seen(key).0, seen(&value.to_string()).0))
+                .collect::<Vec<_>>()
+        };
+        let as_code = |text: &str| {
+            let (shown, left) = seen(text);
+            html! {
+                (code(&shown))
+                @if left > 0 { p.dim.small { (bytes(left as u64)) " more in the entry" } }
+            }
+        };
+        let (main, named) = match (text("command"), text("old_text"), text("new_text")) {
+            (Some(command), None, None) => (as_code(command), rest(&["command"])),
+            (None, Some(old), Some(new)) => (
+                edit(&seen(old).0, &seen(new).0),
+                rest(&["old_text", "new_text"]),
+            ),
+            _ => {
+                let pretty = serde_json::to_string_pretty(&self.value).unwrap_or_default();
+                let is_json = !self.value.is_null();
+                (
+                    as_code(if is_json { &pretty } else { self.json }),
+                    Vec::new(),
+                )
+            }
+        };
+        html! {
+            @if !named.is_empty() {
+                dl.named { @for (key, value) in &named { dt { (key) } dd { (value) } } }
+            }
+            (main)
         }
-        (main)
     }
 }
 
@@ -297,32 +392,64 @@ fn decided(approval: &Approval) -> Markup {
     }
 }
 
-/// The question about a call that waits, with its answers.
-fn question(shown: &Shown<'_>, call: &Call, approval: &Approval) -> Markup {
+/// The question about a call that waits, with its answers. A person allows only what is shown whole.
+fn question(shown: &Shown<'_>, seq: Seq, call: &Call, approval: &Approval, left: &Left) -> Markup {
+    let asked = whole_question(shown, call, approval, left);
     html! {
         form.question method="post" action=(shown.path("approve")) {
             (csrf(shown.session))
             input type="hidden" name="call" value=(call.id);
-            p {
-                strong { "Allow " code { (visible_strict(&call.name)) } "?" }
-                " " span.dim {
-                    (visible_strict(&approval.reason)) ", "
-                    (until(approval.expires_at, shown.now)) " left"
+            @if let Some(asked) = &asked { (asked) }
+            @else {
+                p {
+                    strong { "May " code { (name(&call.name)) } " run?" } " "
+                    (link(shown, seq))
+                }
+                p.flash.bad {
+                    "This call is too long to be allowed here. Answer the other questions first, or "
+                    "read its entry and allow it over the API."
                 }
             }
-            (arguments(approval.resolved_input.as_str(), true))
             div.row {
-                button.main name="allow" value="once" { "Allow" }
-                @if let Some(pattern) = &approval.pattern {
-                    @let pattern = visible_strict(pattern);
-                    button name="allow" value="always" title={ "Calls like " (pattern) } {
-                        "Always allow " code { (clip(&pattern, 60).0) }
+                @if asked.is_some() {
+                    button.main name="allow" value="once" { "Allow" }
+                    @if let Some(pattern) = &approval.pattern {
+                        @let pattern = visible_strict(pattern);
+                        button name="allow" value="always" title={ "Calls like " (pattern) } {
+                            "Always allow " code { (clip(&pattern, 60).0) }
+                        }
                     }
                 }
                 button.danger name="allow" value="no" { "Deny" }
             }
         }
     }
+}
+
+/// What a person decides on, whole; `None` if it does not fit.
+fn whole_question(
+    shown: &Shown<'_>,
+    call: &Call,
+    approval: &Approval,
+    left: &Left,
+) -> Option<Markup> {
+    let json = approval.resolved_input.as_str();
+    let pattern = approval.pattern.as_deref().unwrap_or_default();
+    let rest = [&call.name, &approval.reason, pattern].map(str::len);
+    if !left.has(rest.iter().sum::<usize>().saturating_add(json.len())) {
+        return None;
+    }
+    let asked = html! {
+        p {
+            strong { "Allow " code { (visible_strict(&call.name)) } "?" }
+            " " span.dim {
+                (visible_strict(&approval.reason)) ", "
+                (until(approval.expires_at, shown.now)) " left"
+            }
+        }
+        (whole_arguments(json))
+    };
+    left.has(asked.0.len()).then(|| left.with(asked))
 }
 
 fn end(stop: StopReason, latency_ms: u64) -> Markup {

@@ -18,13 +18,12 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    answer::piece,
     html::{ago, badge, duration, number, until},
     page::{Failure, Page, Section, csrf},
     session::TenantSession,
 };
 use crate::{
-    http::{KeyHash, error::Problem, routes::Query, shared::App},
+    http::{KeyHash, answer_body::whole_answer, error::Problem, routes::Query, shared::App},
     visible::visible,
 };
 
@@ -33,6 +32,9 @@ const PAGE: usize = 50;
 
 /// Conversations with an open round that are shown.
 const OPEN_MAX: usize = 100;
+
+/// Bytes that are reserved for a page before they are known.
+const ROOM_BYTES: usize = 64 * 1024;
 
 /// Rows that are read to find those whose id holds the words of the filter.
 const SEARCHED_MAX: usize = 5_000;
@@ -85,6 +87,11 @@ pub(super) async fn list(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let Query(filter) = filter?;
+    let room = app
+        .answers
+        .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
+        .await?;
+    let pause_max = app.config.bounds.write_pause_max;
     let now = app.host.ports().clock.now();
     let open = open_rows(&app, &viewer, &filter).await?;
     let (rows, next) = match filter.state.as_str() {
@@ -100,7 +107,8 @@ pub(super) async fn list(
             return Ok(StatusCode::NOT_MODIFIED.into_response());
         }
         let titles = titles(&app, &viewer, &open, &rows).await;
-        let mut response = piece(lists(&filter, &open, &rows, next, &titles, now));
+        let list = lists(&filter, &open, &rows, next, &titles, now).into_string();
+        let mut response = whole_answer("text/html; charset=utf-8", list, room, pause_max).await?;
         let tag = HeaderValue::from_str(&tag).ok();
         response
             .headers_mut()
@@ -126,13 +134,9 @@ pub(super) async fn list(
             }
         }
     };
-    Ok(Page::new(
-        &viewer.session,
-        Section::Conversations,
-        "Conversations",
-        content,
-    )
-    .into_response())
+    let section = Section::Conversations;
+    let page = Page::new(&viewer.session, section, "Conversations", content);
+    page.counted(room, pause_max).await
 }
 
 /// Conversations with an open round, those that wait for a person first.

@@ -14,7 +14,7 @@ use super::{
     answer::see_other,
     cookies::{CSRF, LOGIN_COOKIE, cookie, no_session_cookie, session_cookie, set_cookie},
     form::{Form, LoginForm, stale},
-    page::{Failure, Page, Section},
+    page::{Failure, Page},
     session::{Client, session_of},
 };
 use crate::http::sessions::Who;
@@ -111,13 +111,7 @@ pub(super) async fn log_out(State(app): State<App>, headers: HeaderMap, form: Fo
 
 fn shown(headers: &HeaderMap, next: &str, wrong: Option<&str>, status: StatusCode) -> Response {
     let token = new_key();
-    let page = Page {
-        title: "Log in".to_owned(),
-        section: Section::Nowhere,
-        who: None,
-        csrf: String::new(),
-        content: login(&token, next, wrong),
-    };
+    let page = Page::without_session("Log in", login(&token, next, wrong));
     let set: HeaderMap = set_cookie(headers, LOGIN_COOKIE, &token, FORM_LASTS)
         .into_iter()
         .collect();

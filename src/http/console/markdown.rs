@@ -6,10 +6,13 @@ use std::fmt::Write as _;
 use maud::{Escaper, Markup};
 use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::html::trusted;
+use super::html::{code, trusted};
 use crate::visible::visible;
 
-/// Renders a text.
+/// Bytes of HTML of a text. A short text of marks alone becomes megabytes of elements.
+const HTML_MAX: usize = 128 * 1024;
+
+/// Renders a text; as it is, if it would become very much HTML.
 pub(super) fn markdown(text: &str) -> Markup {
     let text = visible(text);
     let options =
@@ -17,6 +20,9 @@ pub(super) fn markdown(text: &str) -> Markup {
     let mut out = Writer::default();
     for event in Parser::new_ext(&text, options) {
         out.event(event);
+        if out.html.len() > HTML_MAX {
+            return code(&text);
+        }
     }
     trusted(out.html)
 }

@@ -1,6 +1,6 @@
 //! The frame of every page, its headers, and the page of a failure.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -10,6 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use maud::{DOCTYPE, Markup, html};
+use parking_lot::Mutex;
 
 use super::{
     answer::see_other,
@@ -18,6 +19,8 @@ use super::{
 };
 use crate::{
     http::{
+        answer_body::whole_body,
+        answer_room::AnswerRoom,
         error::Problem,
         sessions::{Session, Who},
     },
@@ -96,7 +99,18 @@ pub(super) struct Page {
     pub(super) who: Option<Who>,
     pub(super) csrf: String,
     pub(super) content: Markup,
+    held: Option<Held>,
 }
+
+/// What counts a page until it is read.
+#[derive(Debug, Clone)]
+struct Held {
+    room: Arc<Mutex<Option<AnswerRoom>>>,
+    pause_max: Duration,
+}
+
+/// Bytes of a page besides its content.
+const FRAME_BYTES: usize = 4 * 1024;
 
 impl Page {
     /// A page of a session.
@@ -112,7 +126,36 @@ impl Page {
             who: Some(session.who.clone()),
             csrf: session.csrf.to_string(),
             content,
+            held: None,
         }
+    }
+
+    /// A page without a session.
+    pub(super) fn without_session(title: impl Into<String>, content: Markup) -> Self {
+        Self {
+            title: title.into(),
+            section: Section::Nowhere,
+            who: None,
+            csrf: String::new(),
+            content,
+            held: None,
+        }
+    }
+
+    /// The response with this page. It counts in `room` until it is sent, or until its client has
+    /// taken no piece of it for `pause_max`.
+    ///
+    /// # Errors
+    /// 429 when it is larger than the room and there is no more.
+    pub(super) async fn counted(
+        self,
+        mut room: AnswerRoom,
+        pause_max: Duration,
+    ) -> Result<Response, Failure> {
+        room.resize(self.content.0.len() + FRAME_BYTES).await?;
+        let room = Arc::new(Mutex::new(Some(room)));
+        let held = Some(Held { room, pause_max });
+        Ok(Self { held, ..self }.into_response())
     }
 }
 
@@ -167,7 +210,16 @@ pub(super) async fn dressed(redactor: Redactor, request: Request, next: Next) ->
 
 fn put(response: &mut Response, page: &Page, theme: Option<&str>) {
     let text = frame(page, theme).into_string();
-    *response.body_mut() = Body::from(text);
+    let length = HeaderValue::from(text.len());
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, length);
+    let held = page.held.as_ref();
+    let room = held.and_then(|held| Some((held.room.lock().take()?, held.pause_max)));
+    *response.body_mut() = match room {
+        Some((room, pause_max)) => whole_body(text.into(), room, pause_max),
+        None => Body::from(text),
+    };
     let html = HeaderValue::from_static("text/html; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, html);
 }
@@ -190,13 +242,7 @@ fn failure(problem: &Problem) -> Page {
             p { a href="/console" { "To the start" } }
         }
     };
-    Page {
-        title: problem.title.to_owned(),
-        section: Section::Nowhere,
-        who: None,
-        csrf: String::new(),
-        content,
-    }
+    Page::without_session(problem.title, content)
 }
 
 fn frame(page: &Page, theme: Option<&str>) -> Markup {

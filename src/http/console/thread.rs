@@ -1,10 +1,7 @@
 //! One conversation as a thread to read: prompts, answers, tool calls, approvals in place, and a
 //! box to write in. Long journals are read by page, newest first.
 
-use axum::{
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::{extract::State, response::Response};
 use callboard_actors::{
     host::{ConversationHandle, ConversationState, ConversationStatus},
     ids::{ConversationId, Seq},
@@ -15,7 +12,6 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    answer::piece,
     html::{ago, number},
     item::{Shown, item},
     items::{Item, items},
@@ -26,7 +22,7 @@ use super::{
 use crate::http::sessions::Session;
 use crate::{
     http::{
-        answer_body::whole_answer,
+        answer_body::{built, whole_answer},
         answer_room::AnswerRoom,
         api::ConversationState as Head,
         auth::Caller,
@@ -46,6 +42,9 @@ const BYTES_MAX: usize = 220 * 1024;
 /// Bytes that a page of entries may hold while it is rendered.
 const ROOM_BYTES: usize = 8 * 1024 * 1024;
 
+/// Bytes of a prompt that is put into the box to write in.
+const DRAFT_MAX: usize = 64 * 1024;
+
 /// Which part of a conversation to show.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Part {
@@ -64,6 +63,15 @@ pub(super) struct Subject {
     pub(super) head: Head,
     pub(super) title: Option<String>,
     pub(super) now: Timestamp,
+}
+
+/// Entries that a page is made of.
+pub(super) struct Entries {
+    pub(super) entries: Vec<Entry>,
+    /// The entry before them.
+    pub(super) after: u64,
+    /// Counts them, and then the page until it is read.
+    pub(super) room: AnswerRoom,
 }
 
 impl Subject {
@@ -95,30 +103,34 @@ impl Subject {
         &self.head.status
     }
 
-    /// Reads the entries after `after` up to `to`, within the room of the session's connection.
+    /// Reads the entries after `after` up to `to`, within the room of the session's connection. Of many
+    /// bytes, fewer entries are read: those before `to` that one read of the store has room for.
     pub(super) async fn entries(
         &self,
         app: &App,
         viewer: &TenantSession,
         after: u64,
         to: u64,
-    ) -> Result<(Vec<Entry>, AnswerRoom), Failure> {
+    ) -> Result<Entries, Failure> {
         let room = app
             .answers
             .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
             .await?;
-        let mut entries: Vec<Entry> = Vec::new();
-        let mut last = after;
-        while last < to {
-            let count = usize::try_from(to - last).unwrap_or(usize::MAX);
-            let more = self.conversation.entries(Seq(last), count).await?;
-            match more.last() {
-                Some(entry) => last = entry.seq.0,
-                None => break,
+        let mut after = after.min(to);
+        loop {
+            let count = to - after;
+            let wanted = usize::try_from(count).unwrap_or(usize::MAX);
+            let entries = self.conversation.entries(Seq(after), wanted).await?;
+            let is_whole = entries.last().is_none_or(|last| last.seq.0 >= to);
+            if is_whole || count <= 1 {
+                return Ok(Entries {
+                    entries,
+                    after,
+                    room,
+                });
             }
-            entries.extend(more);
+            after = to - count / 2;
         }
-        Ok((entries, room))
     }
 
     /// The head of the page, with links to the others.
@@ -159,25 +171,40 @@ pub(super) async fn thread(
         Some(from) => oldest.max(from.saturating_sub(1)),
         None => oldest,
     };
-    let (entries, _room) = subject.entries(&app, &viewer, after, to).await?;
-    let shown = Shown {
-        id: &subject.id,
-        session: &viewer.session,
-        now: subject.now,
-        is_open: subject.status().round_id.is_some(),
-        waiting: waiting(subject.status()),
+    let read = subject.entries(&app, &viewer, after, to).await?;
+    let Entries {
+        entries,
+        after,
+        room,
+    } = read;
+    let (id, session) = (subject.id.clone(), viewer.session.clone());
+    let (now, is_open) = (subject.now, subject.status().round_id.is_some());
+    let waiting = waiting(subject.status()).to_vec();
+    let render = move || {
+        let shown = Shown {
+            id: &id,
+            session: &session,
+            now,
+            is_open,
+            waiting: &waiting,
+        };
+        rendered(&shown, &items(&entries), after)
     };
-    let (items, first) = rendered(&shown, &items(&entries), after);
+    // A short text may take long to render, so this is never done on a worker thread.
+    let ((items, first), room) = built(&app, &viewer.tenant, usize::MAX, room, render).await?;
+    let pause_max = app.config.bounds.write_pause_max;
     if part.from.is_some() {
-        let is_whole = part.from.is_some_and(|from| from > oldest);
-        return Ok(piece(html! {
+        let is_whole = part.from.is_some_and(|from| from > after);
+        let piece = html! {
             (status(&subject))
             div #items data-whole[is_whole] { @for item in &items { (item) } }
-        }));
+        };
+        let text = piece.into_string();
+        return Ok(whole_answer("text/html; charset=utf-8", text, room, pause_max).await?);
     }
     let draft = match part.draft {
         Some(seq) => prompt_text(&subject.conversation, Seq(seq)).await?,
-        None => String::new(),
+        None => Some(String::new()),
     };
     let content = html! {
         (subject.top(""))
@@ -199,14 +226,15 @@ pub(super) async fn thread(
                 header { strong { "Model" } span.dim.small { "writes" } }
                 pre.live {}
             }
-            (composer(&subject, &viewer.session, &draft))
+            (composer(&subject, &viewer.session, draft.as_deref()))
         }
     };
     let title = subject
         .title
         .clone()
         .unwrap_or_else(|| subject.id.to_string());
-    Ok(Page::new(&viewer.session, Section::Conversations, title, content).into_response())
+    let page = Page::new(&viewer.session, Section::Conversations, title, content);
+    page.counted(room, pause_max).await
 }
 
 /// Renders items from the newest back, as far as a page goes. Returns them with the seq that the
@@ -239,15 +267,19 @@ fn waiting(status: &ConversationStatus) -> &[String] {
     }
 }
 
-async fn prompt_text(conversation: &ConversationHandle, seq: Seq) -> Result<String, Failure> {
+/// The text of a prompt, to be edited; `None` if it is too long for that.
+async fn prompt_text(
+    conversation: &ConversationHandle,
+    seq: Seq,
+) -> Result<Option<String>, Failure> {
     let before = Seq(seq.0.saturating_sub(1));
     let entries = conversation.entries(before, 1).await?;
     Ok(match entries.first().map(|entry| &entry.body) {
         Some(EntryBody::PromptAccepted {
             message: Some(message),
             ..
-        }) => message.text(),
-        _ => String::new(),
+        }) => (message.wire().len() <= DRAFT_MAX).then(|| message.text()),
+        _ => Some(String::new()),
     })
 }
 
@@ -281,16 +313,19 @@ fn status(subject: &Subject) -> Markup {
 }
 
 /// The box to write in, and what else can be done here.
-fn composer(subject: &Subject, session: &Session, draft: &str) -> Markup {
+fn composer(subject: &Subject, session: &Session, draft: Option<&str>) -> Markup {
     let id = &subject.id;
     let path = |rest: &str| format!("/console/c/{id}/{rest}");
     html! {
         form #interrupt method="post" action=(path("interrupt")) { (csrf(session)) }
         form.composer method="post" action=(path("send")) {
             (csrf(session))
+            @if draft.is_none() {
+                p.flash { "The prompt is too long to be edited here; its text is in its entry." }
+            }
             label.hidden for="prompt" { "Prompt" }
             textarea #prompt name="content" rows="3" required data-send data-slash
-                placeholder="Write a prompt; Ctrl+Enter sends it" { (draft) }
+                placeholder="Write a prompt; Ctrl+Enter sends it" { (draft.unwrap_or_default()) }
             div.row {
                 label.hidden for="busy" { "While a round is open" }
                 select #busy name="busy" {

@@ -21,7 +21,7 @@ use futures_util::stream;
 
 use super::{Path, Query, single_header};
 use crate::http::{
-    answer_body::{answer_body, json_answer},
+    answer_body::{answer_body, built, bytes_of, json_answer},
     answer_room::{AnswerRoom, ConnectionRoom},
     api::{
         Accepted, Answer, DEADLINE_MS_MAX, EventFrame, History, HistoryPage, MessageForm,
@@ -176,34 +176,34 @@ pub(in crate::http) async fn history(
         .answers
         .take(&tenant, &connection, PAGE_BYTES_MAX)
         .await?;
-    let wire = |all: MessageList| all.iter().map(|message| message.wire().clone()).collect();
-    let all: Vec<Bytes> = match page.form {
+    let wire = move |all: MessageList| {
+        let page = all.iter().skip(start).take(limit);
+        let page: Vec<Bytes> = page.map(|message| message.wire().clone()).collect();
+        (page, all.len())
+    };
+    let ((page, total), room) = match page.form {
         MessageForm::Debug => {
             let all = conversation.debug_messages().await?;
-            // A second for a message of a million values, so not on a worker thread. A thread that has
-            // begun goes on when its client has left, so it holds the room.
-            let written = tokio::task::spawn_blocking(move || {
-                let (page, total) = debug_page(&all, start, limit);
-                (page, total, room)
-            });
-            let (page, total, room) = written.await.map_err(|_| Problem::internal())?;
-            let pause_max = app.config.bounds.write_pause_max;
-            return history_page(page, start, total, room, pause_max).await;
+            // A second for a message of a million values, whatever its bytes.
+            let written = move || debug_page(&all, start, limit);
+            built(&app, &tenant, usize::MAX, room, written).await?
         }
-        MessageForm::Compressed => wire(
-            conversation
-                .multi_round()
-                .await?
-                .compressed_history()
-                .into_iter()
-                .collect(),
-        ),
-        MessageForm::Wire if page.whole => wire(conversation.transcript().await?),
-        MessageForm::Wire => wire(conversation.state().await?.history.messages().clone()),
+        MessageForm::Compressed => {
+            let all = conversation.multi_round().await?;
+            let bytes = bytes_of(&all.messages);
+            let kept = move || wire(all.compressed_history().into_iter().collect());
+            built(&app, &tenant, bytes, room, kept).await?
+        }
+        MessageForm::Wire => {
+            let all = match page.whole {
+                true => conversation.transcript().await?,
+                false => conversation.state().await?.history.messages().clone(),
+            };
+            let bytes = bytes_of(all.iter());
+            built(&app, &tenant, bytes, room, move || wire(all)).await?
+        }
     };
     let pause_max = app.config.bounds.write_pause_max;
-    let total = all.len();
-    let page = all.into_iter().skip(start).take(limit).collect();
     history_page(page, start, total, room, pause_max).await
 }
 

@@ -1,10 +1,11 @@
 //! Rounds of a conversation: reading them, taking them back, and the figures of all of them.
 
 use axum::{Extension, Json, extract::State, response::Response};
+use callboard_actors::journal::MultiRoundConversation;
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
-    answer_body::json_answer,
+    answer_body::{built, bytes_of, whole_answer},
     answer_room::ConnectionRoom,
     api::{Report, Rewind, Rewound, Rounds, RoundsPage},
     auth::Caller,
@@ -42,10 +43,23 @@ pub(in crate::http) async fn list(
         .answers
         .take(&tenant, &connection, PAGE_BYTES_MAX)
         .await?;
-    let mut all = conversation.multi_round().await?;
+    let all = conversation.multi_round().await?;
+    let bytes = bytes_of(&all.messages);
+    let page = move || {
+        let page = page_of(all, page.after, limit);
+        // Serializing plain types to memory cannot fail.
+        serde_json::to_vec(&page).unwrap_or_default()
+    };
+    let (page, room) = built(&app, &tenant, bytes, room, page).await?;
+    let pause_max = app.config.bounds.write_pause_max;
+    whole_answer("application/json", page, room, pause_max).await
+}
+
+/// The page of the rounds behind `after`.
+fn page_of(mut all: MultiRoundConversation, after: Option<usize>, limit: usize) -> Rounds {
     let should_compress = all.should_compress_context();
     let total = all.rounds.len();
-    let start = page.after.map_or(0, |after| after.saturating_add(1));
+    let start = after.map_or(0, |after| after.saturating_add(1));
     let mut bytes = 0;
     all.rounds = all
         .rounds
@@ -68,13 +82,12 @@ pub(in crate::http) async fn list(
     let next = (start + all.rounds.len())
         .checked_sub(1)
         .filter(|last| !all.rounds.is_empty() && last + 1 < total);
-    let page = Rounds {
+    Rounds {
         conversation: all,
         should_compress,
         total,
         next,
-    };
-    json_answer(&page, room, app.config.bounds.write_pause_max).await
+    }
 }
 
 /// Takes back a round and all later ones.

@@ -42,6 +42,10 @@ const TOKENS: [f64; 14] = [
     67_108_864.0,
 ];
 
+/// Tokens of a call that are recorded. A provider may report any number, and the sum of a histogram is
+/// a plain sum.
+const TOKENS_MAX: u64 = u32::MAX as u64;
+
 /// A layer that records the kernel's figure events.
 pub(super) struct Figures {
     redactor: Redactor,
@@ -114,7 +118,7 @@ impl Figures {
                 ] {
                     if tokens > 0 {
                         self.tokens.record(
-                            tokens,
+                            tokens.min(TOKENS_MAX),
                             &[
                                 labels.as_slice(),
                                 &[KeyValue::new(semconv::TOKEN_TYPE, class)],
@@ -296,4 +300,58 @@ pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redac
         .with_description("Model calls of a gateway by state.")
         .with_callback(gateways)
         .build();
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::metrics::MeterProvider as _;
+    use opentelemetry_sdk::{
+        error::OTelSdkResult,
+        metrics::{
+            PeriodicReader, SdkMeterProvider, Temporality, data::ResourceMetrics,
+            exporter::PushMetricExporter,
+        },
+    };
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl PushMetricExporter for Nowhere {
+        async fn export(&self, _: &ResourceMetrics) -> OTelSdkResult {
+            Ok(())
+        }
+
+        fn force_flush(&self) -> OTelSdkResult {
+            Ok(())
+        }
+
+        fn shutdown_with_timeout(&self, _: std::time::Duration) -> OTelSdkResult {
+            Ok(())
+        }
+
+        fn temporality(&self) -> Temporality {
+            Temporality::Cumulative
+        }
+    }
+
+    #[test]
+    fn tokens_that_a_provider_invents_overflow_no_sum() {
+        let reader = PeriodicReader::builder(Nowhere).build();
+        let provider = SdkMeterProvider::builder().with_reader(reader).build();
+        let meter = provider.meter("callboard");
+        let redactor = Redactor::default();
+        let figures = Figures::new(&meter, Edition::default(), redactor);
+        let figure = Figure {
+            kind: "model_call".to_owned(),
+            input_tokens: u64::MAX,
+            output_tokens: u64::MAX,
+            ..Figure::default()
+        };
+
+        for _ in 0..3 {
+            figures.record(&figure);
+        }
+        provider.shutdown().unwrap();
+    }
 }

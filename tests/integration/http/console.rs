@@ -33,8 +33,13 @@ fn note() -> Arc<dyn callboard_actors::ports::Tool> {
 async fn asking() -> Server {
     let model = ScriptedModel::answering(|request, _| {
         let last = request.messages.last().map(|message| message.text());
-        match last.unwrap_or_default().starts_with("use") {
-            true => Reply::tool("note", &json!({ "text": "milk" })),
+        let last = last.unwrap_or_default();
+        let text = match last.starts_with("use much") {
+            true => "milk ".repeat(120 * 1024),
+            false => "milk".to_owned(),
+        };
+        match last.starts_with("use") {
+            true => Reply::tool("note", &json!({ "text": text })),
             false => Reply::text("**yes**"),
         }
     });
@@ -588,6 +593,74 @@ async fn a_person_allows_and_denies_calls_in_place() {
     assert!(timeline.contains("class=\"bar approval") && timeline.contains("class=\"bar model"));
     let figures = browser.get("/console/c/ask/figures").await.text;
     assert!(figures.contains("<code>note</code>") && figures.contains("Tokens in"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_too_long_to_be_read_is_denied_here_and_not_allowed() {
+    let server = asking().await;
+    let mut browser = Browser::with(&server, ACME).await;
+    server.send("ask", "hello").await;
+    let send = [("content", "use much"), ("busy", "queue")];
+    browser.form("/console/c/ask/send", &send).await;
+
+    let asked = browser.until("/console/c/ask", "class=\"question\"").await;
+
+    assert!(asked.len() <= 512 * 1024, "{}", asked.len());
+    assert!(asked.contains("too long to be allowed here"), "{asked}");
+    assert!(asked.contains("value=\"no\"") && !asked.contains("value=\"once\""));
+    let deny = [("call", &*field(&asked, "call")), ("allow", "no")];
+    browser.form("/console/c/ask/approve", &deny).await;
+    browser.until("/console/c/ask", "Denied after").await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_page_of_very_much_text_is_small_and_says_what_it_leaves_out() {
+    let server = asking().await;
+    let mut browser = Browser::with(&server, ACME).await;
+    let blocks = |text: &str| vec![json!({"type": "text", "text": text}); 40];
+    for (id, text) in [
+        ("quotes", ">".repeat(16_000)),
+        (
+            "rows",
+            format!(
+                "{}\n{}\n{}",
+                "|a".repeat(2000),
+                "|-".repeat(2000),
+                "|\n".repeat(4000)
+            ),
+        ),
+        ("hidden", "\u{200b}".repeat(5000)),
+        (
+            "reminders",
+            format!(
+                "<system-reminder>\n{}\n</system-reminder>",
+                "\u{7}".repeat(16_000)
+            ),
+        ),
+    ] {
+        let path = format!("/v1/conversations/{id}");
+        let put = with_json(
+            server.ask(Method::PUT, &path, ACME),
+            &json!({"messages": [{"role": "user", "content": blocks(&text)}]}),
+        );
+        assert_eq!(soon(put.send()).await.unwrap().status(), 201, "{id}");
+
+        let page = browser.get(&format!("/console/c/{id}")).await;
+
+        assert_eq!(page.status, 200, "{id}");
+        assert!(page.text.len() <= 512 * 1024, "{id}: {}", page.text.len());
+        assert!(page.text.contains("more in the entry"), "{id}");
+    }
+    server.send("long", &"&".repeat(200 * 1024)).await;
+    let mut said = 0;
+    for entry in 1..8 {
+        let page = browser.get(&format!("/console/c/long?draft={entry}")).await;
+        assert!(page.text.len() <= 512 * 1024, "{}", page.text.len());
+        said += usize::from(page.text.contains("too long to be edited here"));
+    }
+    assert_eq!(said, 1);
     server.end().await;
 }
 

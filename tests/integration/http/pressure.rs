@@ -460,6 +460,47 @@ async fn unread_answers_of_every_long_kind_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_the_console_count_until_they_are_read() {
+    const EACH: u32 = 30;
+    let mut bounds = HttpBounds::default();
+    // While a page is made it counts as 8 MiB.
+    bounds.tenant_answer_bytes_max = 9 * 1024 * 1024;
+    let room = bounds.tenant_answer_bytes_max;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model, setting).await;
+    let block = json!({"type": "text", "text": "x".repeat(12_000)});
+    let imported = json!({"messages": [{"role": "user", "content": vec![block; 20]}]});
+    let put = server.ask(Method::PUT, "/v1/conversations/h", ACME);
+    let put = soon(with_json(put, &imported).send()).await.unwrap();
+    assert_eq!(put.status(), 201);
+    let browser = console::Browser::with(&server, ACME).await;
+    let cookies = browser.cookie_line();
+    let mut cookies = cookies.split("; ");
+    let session = cookies.find(|cookie| cookie.starts_with("callboard_session"));
+
+    let mut raw = Raw::connect(&server).await;
+    raw.get_as("/console/c/h", EACH, ("cookie", session.unwrap()))
+        .await;
+    let answered = soon(raw.answered(EACH)).await;
+
+    assert!(
+        answered >= 1 && answered * 120_000 <= room - 7 * 1024 * 1024,
+        "{answered}"
+    );
+    drop(raw);
+    soon(async {
+        while server.get("/v1/conversations/h/messages").await.status() != 200 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_given_again_counts_until_it_is_read() {
     let mut bounds = HttpBounds::default();
     bounds.tenant_answer_bytes_max = 4 * 1024 * 1024;

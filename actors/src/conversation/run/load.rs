@@ -1,18 +1,22 @@
 //! Loads a conversation from its store: the snapshot if it is usable, the entries after it, and
 //! their fold.
 
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+
 use crate::{
     conversation::message::LoadFailure,
     ids::{Scope, Seq},
-    journal::{Durable, FoldError, Loaded, fold, restore},
+    journal::{Durable, FoldError, Loaded, StoredEntry, fold, restore},
     ports::{ListQuery, SessionBackend, StoreError},
     task::spawn_blocking,
     tenant::Family,
 };
 
-/// Bytes of snapshot and entries up to which a fold runs on a thread of the runtime: about two
+/// Bytes of snapshot and entries up to which they are decoded on a thread of the runtime: about two
 /// milliseconds.
-const FOLDED_IN_PLACE: usize = 256 * 1024;
+const DECODED_IN_PLACE: usize = 256 * 1024;
 
 /// Subagents per read after the first one.
 const CHILDREN_PAGE: usize = 128;
@@ -20,13 +24,56 @@ const CHILDREN_PAGE: usize = 128;
 /// Entries per read when the whole journal is read.
 const PAGE: usize = 1000;
 
+/// The place of a read among those of its tenant.
+pub(crate) type ReadPermit = Option<Arc<OwnedSemaphorePermit>>;
+
+/// Runs a computation on so many bytes of a journal: here if they are few, else on the blocking pool,
+/// because a thread of the runtime that decodes for a second serves no request meanwhile.
+///
+/// A computation that has begun goes on when its caller has left, so it holds `permit`: otherwise
+/// callers that leave would have as many journals decoded at a time as they ask for.
+pub(crate) async fn decoded<T: Send + 'static>(
+    bytes: usize,
+    permit: &ReadPermit,
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, StoreError> {
+    if bytes <= DECODED_IN_PLACE {
+        return Ok(compute());
+    }
+    let held = permit.clone();
+    let computing = spawn_blocking(move || {
+        let _held = held;
+        compute()
+    });
+    computing.await.map_err(|error| {
+        tracing::error!(%error, "the reading of a journal did not end");
+        StoreError::Unavailable {
+            message: "the journal could not be read".into(),
+        }
+    })
+}
+
+/// The bytes of stored entries.
+pub(crate) fn bytes_of(entries: &[StoredEntry]) -> usize {
+    entries.iter().map(|entry| entry.bytes.len()).sum()
+}
+
 /// Loads a conversation and folds its journal.
 pub(crate) async fn load(
     sessions: &dyn SessionBackend,
     scope: &Scope,
 ) -> Result<Durable, LoadFailure> {
+    load_within(sessions, scope, &None).await
+}
+
+/// As [`load`], as one of the reads of a tenant.
+pub(crate) async fn load_within(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    permit: &ReadPermit,
+) -> Result<Durable, LoadFailure> {
     let loaded = sessions.load(scope).await.map_err(LoadFailure::from)?;
-    folded(sessions, scope, loaded).await
+    folded(sessions, scope, loaded, permit).await
 }
 
 /// Folds what the store returned; reads the whole journal if the snapshot is not usable. Fails if
@@ -35,13 +82,14 @@ async fn folded(
     sessions: &dyn SessionBackend,
     scope: &Scope,
     loaded: Loaded,
+    permit: &ReadPermit,
 ) -> Result<Durable, LoadFailure> {
     let head = loaded.head;
-    let durable = match fold_loaded(loaded).await? {
+    let durable = match fold_loaded(loaded, permit).await? {
         Some(result) => result?,
         None => {
             tracing::warn!(conversation = %scope.conversation, "a snapshot was of no use; reading the whole journal");
-            whole(sessions, scope).await?
+            whole(sessions, scope, permit).await?
         }
     };
     if durable.head != head.seq || durable.epoch != head.epoch {
@@ -55,22 +103,14 @@ async fn folded(
     Ok(durable)
 }
 
-/// Folds what a load returned, off the threads of the runtime if it is large. `None` if its snapshot
-/// is not usable.
-async fn fold_loaded(loaded: Loaded) -> Result<Option<Result<Durable, FoldError>>, LoadFailure> {
-    let snapshot = loaded.snapshot.iter().map(|(_, bytes)| bytes.len());
-    let entries = loaded.entries.iter().map(|entry| entry.bytes.len());
-    if snapshot.chain(entries).sum::<usize>() <= FOLDED_IN_PLACE {
-        return Ok(restore(&loaded));
-    }
-    spawn_blocking(move || restore(&loaded))
-        .await
-        .map_err(|error| {
-            tracing::error!(%error, "the fold of a journal did not end");
-            LoadFailure::Store(StoreError::Unavailable {
-                message: "the journal could not be folded".into(),
-            })
-        })
+/// Folds what a load returned. `None` if its snapshot is not usable.
+async fn fold_loaded(
+    loaded: Loaded,
+    permit: &ReadPermit,
+) -> Result<Option<Result<Durable, FoldError>>, LoadFailure> {
+    let snapshot = loaded.snapshot.as_ref().map_or(0, |(_, bytes)| bytes.len());
+    let bytes = snapshot + bytes_of(&loaded.entries);
+    Ok(decoded(bytes, permit, move || restore(&loaded)).await?)
 }
 
 /// Like [`folded`], for a conversation with a shared family budget: also enters what the
@@ -81,7 +121,7 @@ pub(in crate::conversation) async fn folded_with(
     loaded: Loaded,
     family: Option<&Family>,
 ) -> Result<Durable, LoadFailure> {
-    let durable = folded(sessions, scope, loaded).await?;
+    let durable = folded(sessions, scope, loaded, &None).await?;
     let Some(family) = family else {
         return Ok(durable);
     };
@@ -125,10 +165,8 @@ pub(crate) async fn spent_by(
             .take_while(|id| id.as_str().starts_with(prefix.as_str()));
         for child in children {
             if !family.knows(&child) {
-                let spent = load(sessions, &Scope::new(parent.tenant.clone(), child.clone()))
-                    .await?
-                    .spent
-                    .amount;
+                let scope = Scope::new(parent.tenant.clone(), child.clone());
+                let spent = load(sessions, &scope).await?.spent.amount;
                 family.enter(&child, spent);
             }
         }
@@ -140,7 +178,11 @@ pub(crate) async fn spent_by(
     }
 }
 
-async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, LoadFailure> {
+async fn whole(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    permit: &ReadPermit,
+) -> Result<Durable, LoadFailure> {
     let mut durable = Durable::default();
     loop {
         let page = sessions
@@ -151,7 +193,8 @@ async fn whole(sessions: &dyn SessionBackend, scope: &Scope) -> Result<Durable, 
             return Ok(durable);
         }
         let before = durable.head;
-        durable = fold(durable, &page)?;
+        let folding = decoded(bytes_of(&page), permit, move || fold(durable, &page));
+        durable = folding.await??;
         if durable.head == before {
             return Err(LoadFailure::Unreadable(format!(
                 "the journal does not go on after {}",
@@ -167,7 +210,6 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::journal::StoredEntry;
 
     fn loaded(bytes: usize) -> Loaded {
         let entry = StoredEntry {
@@ -182,10 +224,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_journal_is_folded_off_the_threads_of_the_runtime() {
-        let small = fold_loaded(loaded(1000)).now_or_never();
+        let small = fold_loaded(loaded(1000), &None).now_or_never();
         assert!(small.is_some(), "the runtime folds a small one at once");
 
-        let mut large = Box::pin(fold_loaded(loaded(FOLDED_IN_PLACE + 1)));
+        let mut large = Box::pin(fold_loaded(loaded(DECODED_IN_PLACE + 1), &None));
         assert!((&mut large).now_or_never().is_none());
         assert!(matches!(large.await, Ok(Some(Err(_)))), "no journal at all");
     }

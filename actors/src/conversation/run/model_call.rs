@@ -627,7 +627,15 @@ impl Live {
             attempts,
         };
         let task = tokio::spawn(Box::pin(async move {
-            let (outcome, model, failed) = call.run().await;
+            let asked = call.request.model.clone();
+            // What writes the call's figures is not the kernel's either.
+            let run = AssertUnwindSafe(call.run()).catch_unwind().await;
+            let (outcome, model, failed) = run.unwrap_or_else(|_| {
+                let message = "the model call panicked".into();
+                let error = ProviderError::Protocol { message };
+                let partial = Vec::new();
+                (ModelOutcome::Failed { error, partial }, asked, Vec::new())
+            });
             let _ = me.cast(ConversationMsg::ModelEnded {
                 work,
                 outcome: Box::new(outcome),

@@ -184,14 +184,25 @@ fn kinds(events: &[Arc<StreamEvent>]) -> Vec<&'static str> {
 /// The lines that this thread logs, from its start to its drop: the fields of each event.
 struct Log {
     lines: Arc<Mutex<String>>,
+    panics_at: Arc<Mutex<Option<&'static str>>>,
     _default: tracing::subscriber::DefaultGuard,
 }
 
 impl Log {
     fn start() -> Self {
         let lines = Arc::new(Mutex::new(String::new()));
-        let _default = tracing::subscriber::set_default(Lines(lines.clone()));
-        Self { lines, _default }
+        let panics_at = Arc::new(Mutex::new(None));
+        let _default = tracing::subscriber::set_default(Lines(lines.clone(), panics_at.clone()));
+        Self {
+            lines,
+            panics_at,
+            _default,
+        }
+    }
+
+    /// Panics at the next line with these words.
+    fn panics_at(&self, words: &'static str) {
+        *self.panics_at.lock() = Some(words);
     }
 
     fn text(&self) -> String {
@@ -199,7 +210,7 @@ impl Log {
     }
 }
 
-struct Lines(Arc<Mutex<String>>);
+struct Lines(Arc<Mutex<String>>, Arc<Mutex<Option<&'static str>>>);
 
 impl tracing::Subscriber for Lines {
     fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
@@ -225,6 +236,16 @@ impl tracing::Subscriber for Lines {
         lines.push_str(&format!("{} ", event.metadata().level()));
         event.record(&mut Fields(&mut lines));
         lines.push('\n');
+        let mut panics_at = self.1.lock();
+        if lines
+            .lines()
+            .next_back()
+            .is_some_and(|line| panics_at.is_some_and(|words| line.contains(words)))
+        {
+            *panics_at = None;
+            drop((lines, panics_at));
+            panic!("at a line of the log");
+        }
     }
 
     fn enter(&self, _: &tracing::span::Id) {}

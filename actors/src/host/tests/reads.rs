@@ -1,5 +1,7 @@
 //! Reads of conversations: who answers them, and what they cost others.
 
+use futures_util::{FutureExt, future::BoxFuture};
+
 use super::*;
 use crate::{
     chat::Message,
@@ -327,4 +329,88 @@ async fn a_conversation_whose_history_was_replaced_reads_back_little_more_than_i
         after_snapshot().await < 10 * 1024 * 1024,
         "over many activations"
     );
+}
+
+#[tokio::test]
+async fn what_a_large_journal_holds_is_decoded_off_the_threads_of_the_runtime() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    for (id, length, is_large) in [("small", 10, false), ("large", 300 * 1024, true)] {
+        let conversation = host.tenant("acme").conversation(id);
+        let asked = Message::user("x".repeat(length));
+        conversation.import(vec![asked]).await.unwrap();
+        let scope = Scope::new("acme".parse().unwrap(), id.parse().unwrap());
+        let store = &**sessions.inner();
+        let fork = crate::conversation::read_fork(store, &scope, &None, None);
+        let reads: [(&str, BoxFuture<'_, bool>); 7] = [
+            (
+                "title",
+                conversation.title().map(|read| read.is_ok()).boxed(),
+            ),
+            (
+                "entries",
+                conversation
+                    .entries(Seq(0), 9)
+                    .map(|read| read.is_ok())
+                    .boxed(),
+            ),
+            (
+                "rounds",
+                conversation.rounds().map(|read| read.is_ok()).boxed(),
+            ),
+            (
+                "multi_round",
+                conversation.multi_round().map(|read| read.is_ok()).boxed(),
+            ),
+            (
+                "debug",
+                conversation
+                    .debug_messages()
+                    .map(|read| read.is_ok())
+                    .boxed(),
+            ),
+            (
+                "transcript",
+                conversation.transcript().map(|read| read.is_ok()).boxed(),
+            ),
+            ("fork", fork.map(|read| read.is_ok()).boxed()),
+        ];
+
+        for (name, mut read) in reads {
+            let at_once = (&mut read).now_or_never();
+            assert_eq!(at_once.is_none(), is_large, "{name} of {id}");
+            assert!(at_once.unwrap_or(true), "{name} of {id}");
+            assert!(at_once.is_some() || read.await, "{name} of {id}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_keeps_its_place_until_its_thread_is_done() {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let host = host_on(&faulty(), Limits::default()).await;
+        let conversation = conversation(&host);
+        let asked = Message::user("x".repeat(300 * 1024));
+        conversation.import(vec![asked]).await.unwrap();
+        let reads = host.0.tenants.get(&scope().tenant).reads().clone();
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let waits = tokio::task::spawn_blocking(move || gate.recv());
+
+        let left = Box::pin(conversation.rounds()).now_or_never();
+        assert!(left.is_none(), "it was asked for, and its reader leaves");
+        assert_eq!(reads.available_permits(), TENANT_READS_MAX - 1);
+
+        drop(open);
+        waits.await.unwrap().unwrap_err();
+        until("its thread is done", || {
+            reads.available_permits() == TENANT_READS_MAX
+        })
+        .await;
+    });
 }

@@ -257,6 +257,28 @@ async fn a_panicking_tool_is_a_result_not_a_crash() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_model_call_whose_task_panics_ends_its_round_with_an_error() {
+    let model = Arc::new(ScriptedModel::replies([Reply::text("a"), Reply::text("b")]));
+    let host = builder(&model).build().await.unwrap();
+    let said = async || {
+        let mut reply = conversation(&host).send("go").await.unwrap();
+        let end = tokio::time::timeout(Duration::from_secs(60), reply.outcome()).await;
+        end.expect("a round is not left open")
+    };
+
+    let log = Log::start();
+    log.panics_at("figure=\"model_call\"");
+    let failed = said().await;
+    drop(log);
+
+    let Err(crate::host::OutcomeError::Failed { end }) = failed else {
+        panic!("{failed:?}");
+    };
+    assert_eq!(end.error.unwrap().code, "provider_protocol");
+    assert_eq!(said().await.unwrap().text, "b");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_timeout_really_cancels_and_only_repeatable_calls_start_again() {
     for (effect, expected) in [
         (EffectClass::Once, 1),

@@ -16,7 +16,10 @@ use serde_json::{Map, Value, json};
 
 use super::object;
 use super::wire::{ResponseError, ResponseShown};
-use crate::http::compat::{Place, instructions_in};
+use crate::http::{
+    answer_body::bytes_of,
+    compat::{Place, instructions_in},
+};
 
 /// Entries of one read.
 const PAGE: usize = 128;
@@ -101,6 +104,12 @@ impl Brought {
     fn is_clients(&self, name: &str) -> bool {
         let tools = self.tools.iter().flat_map(|brought| brought.tools.iter());
         tools.into_iter().any(|tool| tool.name == name)
+    }
+
+    /// The bytes of what it is made of.
+    pub(super) fn bytes(&self) -> usize {
+        let results = self.results.iter().map(|(_, output)| output.len());
+        bytes_of(&self.messages) + results.sum::<usize>()
     }
 
     /// The response before its end.

@@ -20,10 +20,11 @@ use super::{
     wire::{ItemList, ResponseShown},
 };
 use crate::http::{
-    answer_body::json_answer,
+    answer_body::{built, json_answer, whole_answer},
     answer_room::ConnectionRoom,
     api::EventFrame,
     auth::{Caller, CallerKey},
+    body::{WORKED_IN_PLACE_MAX, worked},
     compat::{Call, Ended, Place, respond},
     error::Problem,
     routes::{Path, Query, events::has_round},
@@ -122,9 +123,12 @@ impl Stored {
     }
 
     /// The response before its end, as far as its request is stored.
-    async fn begun(&self) -> Result<ResponseShown, Problem> {
+    async fn begun(&self, app: &App) -> Result<ResponseShown, Problem> {
         let brought = self.brought().await?;
-        Ok(brought.response(self.id.clone(), self.model.clone()))
+        let place = (&app.views, Some(self.scope.tenant.clone()));
+        let is_large = brought.bytes() > WORKED_IN_PLACE_MAX;
+        let (id, model) = (self.id.clone(), self.model.clone());
+        worked(place, is_large, move || brought.response(id, model)).await
     }
 
     fn call(&self, app: &App) -> Result<Call, Problem> {
@@ -165,14 +169,14 @@ pub(in crate::http) async fn get(
     let stored = Stored::find(&app, &tenant, id).await?;
     if query.stream {
         let watching = app.watch(&tenant)?;
-        let response = stored.begun().await?;
+        let response = stored.begun(&app).await?;
         let call = Call::again(&app, &stored.scope, stored.place, Some(watching))?;
         let events = Events::new(response).after(query.starting_after);
         return Ok(respond(&app, call, key, events));
     }
     // Reserved before the response is read, and held until it is sent.
     let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
-    let response = stored.begun().await?;
+    let response = stored.begun(&app).await?;
     let end = stored.call(&app)?.end_now().await;
     json_answer(&at(response, end), room, app.config.bounds.write_pause_max).await
 }
@@ -192,7 +196,7 @@ pub(in crate::http) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<ResponseShown>, Problem> {
     let stored = Stored::find(&app, &tenant, id).await?;
-    let response = stored.begun().await?;
+    let response = stored.begun(&app).await?;
     let mut call = stored.call(&app)?;
     if let Some(end) = call.end_now().await {
         return Ok(Json(at(response, Some(end))));
@@ -246,12 +250,30 @@ pub(in crate::http) async fn input_items(
     let stored = Stored::find(&app, &tenant, id).await?;
     // Reserved before the items are read, so that waiting requests hold nothing.
     let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
-    let mut items = stored.brought().await?.into_items(stored.place.round);
+    let brought = stored.brought().await?;
+    let (bytes, round) = (brought.bytes(), stored.place.round);
+    let page = move || {
+        let page = page_of(brought.into_items(round), is_ascending, query.after, limit);
+        // Serializing plain types to memory cannot fail.
+        page.map(|page| serde_json::to_vec(&page).unwrap_or_default())
+    };
+    let (page, room) = built(&app, &tenant, bytes, room, page).await?;
+    let pause_max = app.config.bounds.write_pause_max;
+    whole_answer("application/json", page?, room, pause_max).await
+}
+
+/// The page of the items behind `after`.
+fn page_of(
+    mut items: Vec<Value>,
+    is_ascending: bool,
+    after: Option<String>,
+    limit: usize,
+) -> Result<ItemList, Problem> {
     if !is_ascending {
         items.reverse();
     }
-    if let Some(after) = &query.after {
-        let is_it = |item: &Value| item["id"] == **after;
+    if let Some(after) = after {
+        let is_it = |item: &Value| item["id"] == *after;
         let at = items.iter().position(is_it);
         let at = at.ok_or_else(|| Problem::bad_parameter("after", "there is no such item"))?;
         items.drain(..=at);
@@ -259,14 +281,13 @@ pub(in crate::http) async fn input_items(
     let has_more = items.len() > limit;
     items.truncate(limit);
     let id_of = |item: Option<&Value>| item.and_then(|item| item["id"].as_str()).map(str::to_owned);
-    let page = ItemList {
+    Ok(ItemList {
         object: "list",
         first_id: id_of(items.first()),
         last_id: id_of(items.last()),
         has_more,
         data: items,
-    };
-    json_answer(&page, room, app.config.bounds.write_pause_max).await
+    })
 }
 
 /// Deletes a stored response, with all responses of its conversation.
