@@ -315,6 +315,23 @@ impl PathRules {
                 && !is_of_dependencies(folder))
     }
 
+    /// The places of keys below a folder with this name, all in lower case: `gh/hosts.yml` in `.config`.
+    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    pub(crate) fn keys_below(&self, folder: &[String], name: &str) -> Vec<PathBuf> {
+        let begins = |place: &&&[&str]| {
+            (1..place.len()).find(|end| {
+                place
+                    .get(..*end)
+                    .is_some_and(|begin| is_at(begin, folder, name))
+            })
+        };
+        let places = SENSITIVE_PLACES.iter();
+        places
+            .filter_map(|place| place.get(begins(&place)?..))
+            .map(|rest| rest.iter().collect())
+            .collect()
+    }
+
     /// How many of the folders directly above `name` make it protected or sensitive by their own
     /// names, all in lower case: two for `hosts.yml` in `.config/gh`.
     #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]

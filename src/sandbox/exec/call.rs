@@ -43,7 +43,7 @@ pub(in crate::sandbox) fn resolve_folder(root: &Root, result: &mut ExecResult) {
 pub(in crate::sandbox) fn check_git(exec: &Exec, found: &Found) -> Result<(), SandboxError> {
     if exec.git_only_reads && found.git_runs_programs {
         return Err(SandboxError::Denied(
-            "the configuration of a repository here names a program that git runs to read (a filter, or a driver of \
+            "the configuration of a repository here may name a program that git runs to read (a filter, or a driver of \
              diffs), so this needs an approval: write `command git` in place of `git`"
                 .to_owned(),
         ));

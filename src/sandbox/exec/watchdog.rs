@@ -57,10 +57,11 @@ const GREETING: &[u8] = b"callboard watches\n";
 /// Longest wait for the greeting.
 const GREETING_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Longest wait for room in the pipe, which the watchdog reads continuously.
+/// Longest wait for room in the pipe, which the watchdog reads continuously. A note of a command may take
+/// many times what fits into it.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes queued for the pipe before the watchdog counts as gone.
+/// Bytes of ends queued for the pipe before the watchdog counts as gone.
 const WAITING_MAX: usize = 1 << 20;
 
 /// Pauses before each sweep. By the last one the processes of a command must be gone.
@@ -135,6 +136,9 @@ impl Watchdog {
         let is_registered = state.running.is_some() && state.write(&line) || state.restart(helper);
         if !is_registered {
             state.open.remove(&id);
+            tracing::warn!(
+                "no watchdog: what a command plants stays if this process is killed meanwhile"
+            );
             return None;
         }
         if let Some(lock) = &state.lock {
@@ -171,10 +175,15 @@ impl State {
     /// Writes a complete line; `false` if the watchdog is gone.
     fn write(&mut self, line: &[u8]) -> bool {
         self.waiting.extend_from_slice(line);
-        let until = Instant::now() + WRITE_TIME_MAX;
+        let mut until = Instant::now() + WRITE_TIME_MAX;
+        let mut left_before = self.waiting.len();
         while self.flush() {
             if self.waiting.is_empty() {
                 return true;
+            }
+            if self.waiting.len() < left_before {
+                left_before = self.waiting.len();
+                until = Instant::now() + WRITE_TIME_MAX;
             }
             let (Some(stdin), Ok(left)) = (
                 &self.running,
@@ -201,7 +210,7 @@ impl State {
             match rustix::io::write(stdin, &self.waiting) {
                 Ok(written) => drop(self.waiting.drain(..written)),
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return self.waiting.len() <= WAITING_MAX,
+                Err(Errno::AGAIN) => return true,
                 Err(_) => return false,
             }
         }
@@ -218,7 +227,7 @@ impl Registration {
         if let Ok(mut line) = serde_json::to_vec(&Line::Ended { id: self.id }) {
             line.push(b'\n');
             state.waiting.extend_from_slice(&line);
-            if !state.flush() {
+            if !state.flush() || state.waiting.len() > WAITING_MAX {
                 state.running = None;
             }
         }
@@ -298,7 +307,7 @@ fn watch(host: Option<Pid>) -> BTreeMap<u64, Note> {
     let stdin = std::io::stdin();
     let mut open = BTreeMap::new();
     let mut paused = Vec::new();
-    let mut unread = Vec::new();
+    let mut unread: Vec<u8> = Vec::new();
     let mut looked = Instant::now();
     loop {
         let looks = !open.is_empty() || !paused.is_empty();
@@ -312,17 +321,18 @@ fn watch(host: Option<Pid>) -> BTreeMap<u64, Note> {
             Ok(_) => {}
             Err(_) => return open,
         }
-        let mut chunk = [0; 4096];
-        match rustix::io::read(&stdin, &mut chunk) {
-            Ok(read) if read > 0 => {
-                unread.extend_from_slice(chunk.get(..read).unwrap_or_default());
-            }
-            Err(Errno::INTR) => {}
+        let mut chunk = [0; 65_536];
+        let read = match rustix::io::read(&stdin, &mut chunk) {
+            Ok(read) if read > 0 => chunk.get(..read).unwrap_or_default(),
+            Err(Errno::INTR) => continue,
             _ => return open,
-        }
-        while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = unread.drain(..=end).collect();
-            match serde_json::from_slice(&line) {
+        };
+        for part in read.split_inclusive(|byte| *byte == b'\n') {
+            unread.extend_from_slice(part);
+            if !part.ends_with(b"\n") {
+                continue;
+            }
+            match serde_json::from_slice(&std::mem::take(&mut unread)) {
                 Ok(Line::Begins { id, note }) => drop(open.insert(id, *note)),
                 Ok(Line::Ended { id }) => drop(open.remove(&id)),
                 Err(_) => {}
@@ -350,5 +360,35 @@ fn look(host: Option<Pid>, paused: &mut Vec<Paused>) {
             }
         }
         _ => paused.clear(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_note_of_many_files_reaches_a_watchdog_that_reads_slowly() {
+        let mut reader = Command::new("/bin/sh")
+            .args(["-c", "sleep 0.2; wc -c"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = reader.stdin.take().unwrap();
+        rustix::fs::fcntl_setfl(&stdin, OFlags::NONBLOCK).unwrap();
+        let mut state = State {
+            running: Some(stdin),
+            ..State::default()
+        };
+
+        assert!(state.write(&vec![b'x'; 8 * WAITING_MAX]));
+
+        drop(state);
+        let read = reader.wait_with_output().unwrap().stdout;
+        let read = String::from_utf8(read).unwrap();
+        assert_eq!(read.trim(), (8 * WAITING_MAX).to_string());
     }
 }

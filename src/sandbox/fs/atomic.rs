@@ -90,8 +90,9 @@ impl Root {
             .ok_or_else(|| PathError::Protected(given.to_owned()))?;
         #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
         if !self.private
-            && (super::guard::is_named_by_git(self, path)
-                || super::guard::is_behind_protected_link(self, path))
+            // The first takes as long as a folder has names, and a command may run meanwhile.
+            && (super::guard::is_behind_protected_link(self, path)
+                || super::guard::is_named_by_git(self, path))
         {
             return Err(PathError::Protected(given.to_owned()));
         }

@@ -21,7 +21,10 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::{
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat},
+    io::Errno,
+};
 
 use crate::sandbox::policy::PathRules;
 
@@ -95,14 +98,15 @@ fn keys_with_several_names(root: BorrowedFd<'_>, rules: &PathRules, names_max: u
     let mut names = 0;
     let mut folders = VecDeque::from([PathBuf::new()]);
     while let Some(folder) = folders.pop_front() {
-        // A folder that was swapped or that cannot be read: other tools do not read it either.
-        let Ok(dir) = opened(root, &folder) else {
-            continue;
+        let dir = match opened(root, &folder) {
+            Ok(dir) => dir,
+            // It was swapped or removed meanwhile.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+            // A command may have closed it for a moment: a name of keys in it is not known.
+            Err(_) => return None,
         };
-        let Ok(entries) = Dir::read_from(&dir) else {
-            continue;
-        };
-        for entry in entries.flatten() {
+        for entry in Dir::read_from(&dir).ok()? {
+            let entry = entry.ok()?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;

@@ -397,6 +397,53 @@ async fn a_file_that_any_word_of_a_command_names_is_the_users() {
 }
 
 #[tokio::test]
+async fn a_repository_that_a_command_has_closed_leaves_no_file_to_write() {
+    let test = "a_repository_that_a_command_has_closed_leaves_no_file_to_write";
+    each(SandboxFixture::both(test), async |fixture| {
+        users_repository(&fixture, "r");
+        write(&fixture.path("r/tools/f"), "mine\n");
+        write(&fixture.path("r/.vscode/x"), "mine\n");
+        symlink("../tools/tasks", fixture.path("r/.vscode/tasks.json")).unwrap();
+        write(&fixture.path("r/tools/tasks"), "mine\n");
+        write(&fixture.path("r/tools/own"), "mine\n");
+        user_git(&fixture, "r", &["config", "core.fsmonitor", "tools/f"]);
+        let root = Root::open(fixture.path(""), PathRules::default()).unwrap();
+        let close = |mode| {
+            for name in ["r/.git", "r/.vscode"] {
+                let mode = fs::Permissions::from_mode(mode);
+                fs::set_permissions(fixture.path(name), mode).unwrap();
+            }
+        };
+        assert!(root.slot("r/tools/own", false).is_ok());
+        close(0);
+        for name in ["r/tools/f", "r/tools/tasks"] {
+            let refused = root.slot(name, false).is_err();
+            assert!(refused, "{name}");
+        }
+        close(0o755);
+        write(&fixture.path(".env"), "");
+        fs::remove_file(fixture.path(".env")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            fixture.path(".env"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        let said = fixture.run("timeout 3 cat .env && echo empty").await;
+        assert_eq!(
+            said.stdout,
+            "empty\n",
+            "{}: {}",
+            fixture.kind(),
+            said.stderr
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn git_that_only_reads_runs_no_program_of_a_repository() {
     let configs = [
         "[diff]\n\texternal = touch ran\n",

@@ -534,7 +534,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    fn miss(&mut self, path: &Path, errno: Errno) {
+    pub(in crate::sandbox::fs) fn miss(&mut self, path: &Path, errno: Errno) {
         self.missed.push(Unguarded::Unreadable(
             shown(path),
             std::io::Error::from(errno).to_string(),
@@ -670,15 +670,10 @@ impl<'a> Search<'a> {
         }
         if self.root.rules().is_sensitive(&path) && status.kind == FileType::Symlink {
             // The keys lie in a file of another name: `.env` may lead to `settings`.
-            let target = self.locate(&path);
-            let is_file = |target: &PathBuf| {
-                self.status(target)
-                    .is_ok_and(|status| status.kind == FileType::RegularFile)
-            };
-            let target = target.filter(is_file).map(|target| (target, false));
-            self.found.hidden.extend(target);
+            self.hide_target(&path, Path::new(""));
         }
-        if self.root.rules().is_sensitive(&path) && status.is_coverable() {
+        let is_pipe = status.kind == FileType::Fifo;
+        if self.root.rules().is_sensitive(&path) && (is_pipe || status.is_coverable()) {
             let is_folder = status.kind == FileType::Directory;
             self.found.hidden.push((path.clone(), is_folder));
             if is_folder && self.is_covered(&path, status) {
@@ -690,6 +685,26 @@ impl<'a> Search<'a> {
             let covered = item.covered || (is_protected && self.is_covered(&path, status));
             self.enter(&path, here, covered, item.in_repository);
         }
+    }
+
+    /// Hides what lies at `below` behind a link.
+    fn hide_target(&mut self, link: &Path, below: &Path) {
+        let target = self.locate(link).map(|target| {
+            if below.as_os_str().is_empty() {
+                target
+            } else {
+                target.join(below)
+            }
+        });
+        // A folder that contains the link would take the user's other files with it.
+        let target = target.filter(|target| !link.starts_with(target));
+        let kind = |target: &PathBuf| self.status(target).ok().map(|status| status.kind);
+        let hidden = target.and_then(|target| match kind(&target)? {
+            FileType::RegularFile | FileType::Fifo => Some((target, false)),
+            FileType::Directory => Some((target, true)),
+            _ => None,
+        });
+        self.found.hidden.extend(hidden);
     }
 
     /// Keeps a folder and those above it in their places, `count` in all: under another name, what is

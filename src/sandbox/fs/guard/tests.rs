@@ -419,6 +419,67 @@ fn more_files_that_a_configuration_includes_than_are_read_are_an_error() {
 }
 
 #[test]
+fn of_any_number_of_words_in_a_configuration_none_is_passed_over() {
+    let (folder, guard) = fixture();
+    repository(&folder, "r/.git");
+    let aliases = |count: u32| {
+        let alias = |n: u32| format!("\ta{n} = \"!plain{n} p/{n}\"\n");
+        let aliases: String = (0..count).map(alias).collect();
+        format!("[alias]\n{aliases}\tz = !awk -f cleaner\n[core]\n\tfsmonitor = t/f\n")
+    };
+    write(&folder, "r/t/f", "users");
+    write(&folder, "r/cleaner", "users");
+    write(&folder, "r/.git/config", &aliases(1500));
+
+    let guarded = guard.search().unwrap();
+    let found = paths(guarded.found());
+    for name in ["r/t/f", "r/cleaner"] {
+        assert!(found.contains(&name.to_owned()), "{found:?}");
+    }
+    drop(guarded);
+    write(&folder, "r/.git/config", &aliases(20_000));
+
+    let error = guard.search().unwrap_err().to_string();
+    assert!(error.contains("more than"), "{error}");
+}
+
+#[test]
+fn keys_behind_links_and_in_pipes_are_hidden() {
+    let (folder, guard) = fixture();
+    for path in ["keys/id_x", "conf/gh/hosts.yml", "conf/other", "aws/sso/x"] {
+        write(&folder, path, "key");
+    }
+    let link = |target: &str, name: &str| {
+        std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+    };
+    link("keys", ".ssh");
+    link("conf", ".config");
+    fs::create_dir(folder.path().join("d")).unwrap();
+    link("../aws", "d/.aws");
+    // What contains the link stays.
+    link("..", "d/.gnupg");
+    let pipe = rustix::fs::FileType::Fifo;
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(&guard.root().dir, ".env", pipe, mode, 0).unwrap();
+
+    let guarded = guard.search().unwrap();
+
+    let mut hidden = guarded.found().hidden.clone();
+    hidden.sort();
+    hidden.dedup();
+    let expected = [
+        (".env", false),
+        ("aws/sso", true),
+        ("conf/gh/hosts.yml", false),
+        ("keys", true),
+    ];
+    assert_eq!(
+        hidden,
+        expected.map(|(path, is_folder)| (PathBuf::from(path), is_folder))
+    );
+}
+
+#[test]
 fn what_a_configuration_behind_a_link_names_is_found() {
     let outside = tempfile::tempdir().unwrap();
     for behind in ["inside", "outside"] {

@@ -2,6 +2,7 @@
 //! repository.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fs::File,
     io::Read,
@@ -41,7 +42,7 @@ pub(super) struct Named {
     /// Words of commands, which may be paths relative to the top of a working tree.
     pub(super) programs: Vec<String>,
     /// Words of commands that count where they are files of a working tree.
-    pub(super) words: Vec<String>,
+    pub(super) words: BTreeSet<String>,
     /// Patterns of the shell in commands.
     pub(super) patterns: Vec<String>,
     /// Modules of Python, without their endings.
@@ -57,6 +58,13 @@ pub(super) struct Named {
 }
 
 impl Named {
+    /// Number of paths that are looked for one by one.
+    pub(super) fn paths(&self) -> usize {
+        let deep = self.words.iter().filter(|word| word.contains('/')).count();
+        let modules = self.modules.len() + self.packages.len() + self.module_folders.len();
+        self.hooks.len() + self.programs.len() + self.patterns.len() + modules + deep
+    }
+
     /// Adds a path. Returns that of an included file instead.
     fn add(&mut self, path: ConfigPath) -> Option<PathBuf> {
         fn once<T: PartialEq>(all: &mut Vec<T>, one: T) {
@@ -68,7 +76,9 @@ impl Named {
             ConfigPath::Hooks(path) => once(&mut self.hooks, path),
             ConfigPath::WorkTree(path) => once(&mut self.tops, path),
             ConfigPath::Program(path) => once(&mut self.programs, path),
-            ConfigPath::Word(word) => once(&mut self.words, word),
+            ConfigPath::Word(word) => {
+                self.words.insert(word);
+            }
             ConfigPath::Pattern(pattern) => once(&mut self.patterns, pattern),
             ConfigPath::Module(path) => once(&mut self.modules, path),
             ConfigPath::Package(path) => once(&mut self.packages, path),

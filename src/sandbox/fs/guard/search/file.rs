@@ -3,7 +3,7 @@
 
 use std::{ffi::OsStr, path::Path, sync::Arc};
 
-use rustix::fs::FileType;
+use rustix::{fs::FileType, io::Errno};
 
 use super::{Parts, Purpose, Search, open_real};
 use crate::sandbox::{
@@ -15,10 +15,11 @@ use crate::sandbox::{
 /// a page, or `.vscode` to a folder with the file; or a link in such a folder.
 pub(in crate::sandbox::fs) fn is_behind_protected_link(root: &Root, path: &Path) -> bool {
     let rules = root.rules();
-    let names = |folder: &Path, passes: &dyn Fn(&OsStr) -> bool| {
-        open_real(root, folder)
-            .map(|dir| names_where(&dir, passes))
-            .unwrap_or_default()
+    // `None` for a folder that a command has closed: what lies in it is not known.
+    let names = |folder: &Path, passes: &dyn Fn(&OsStr) -> bool| match open_real(root, folder) {
+        Ok(dir) => Some(names_where(&dir, passes)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Some(Vec::new()),
+        Err(_) => None,
     };
     let leads = |link: &Path| {
         // The target of what is no link is the file itself.
@@ -41,9 +42,14 @@ pub(in crate::sandbox::fs) fn is_behind_protected_link(root: &Root, path: &Path)
             let lower = lower_name(name);
             rules.is_protected_name(&parts, &lower) || rules.holds_protected(&parts, &lower)
         };
-        names(folder, &may_lead).iter().any(|name| {
+        let Some(names_here) = names(folder, &may_lead) else {
+            return true;
+        };
+        names_here.iter().any(|name| {
             let place = folder.join(name);
-            leads(&place) || !names(&place, &|inner| leads(&place.join(inner))).is_empty()
+            leads(&place)
+                || names(&place, &|inner| leads(&place.join(inner)))
+                    .is_none_or(|inner| !inner.is_empty())
         })
     })
 }

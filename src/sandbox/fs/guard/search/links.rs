@@ -30,6 +30,9 @@ impl Search<'_> {
             return;
         }
         let folder = lower(&item.path);
+        for below in self.root.rules().keys_below(&folder, &lower_name(name)) {
+            self.hide_target(&path, &below);
+        }
         let takes_place = self
             .root
             .rules()

@@ -1,6 +1,7 @@
 //! The files of git repositories that decide which programs git runs, and the files that these name.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs::File,
     io::Read,
@@ -8,12 +9,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{AtFlags, FileType, OFlags};
+use rustix::{
+    fs::{AtFlags, FileType, Mode, OFlags},
+    io::Errno,
+};
 
 use super::{
-    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp,
+    FileStatus, GIT_FILE_BYTES_MAX, Identity, Known, Search, Stamp, Unguarded,
     account::{Named, content},
-    is_git, open_real, read,
+    is_git, open_real, read, reopen,
 };
 use crate::sandbox::fs::{
     git::{
@@ -23,11 +27,13 @@ use crate::sandbox::fs::{
         waiting_file_is_dangerous,
     },
     guard::found::names_where,
+    jail::FOLDER,
+    shown,
 };
 use crate::sandbox::policy::names_python;
 
-/// Programs of one configuration that are looked for in a working tree.
-const PROGRAMS_MAX: usize = 1000;
+/// Paths of one configuration that are looked for in a working tree.
+const PATHS_MAX: usize = 5000;
 
 impl Search<'_> {
     /// Protects the files of a repository that decide which programs git runs.
@@ -40,6 +46,9 @@ impl Search<'_> {
         }
         if !path.as_os_str().is_empty() {
             self.found.held.push(path.to_owned());
+        }
+        for name in ["", "worktrees", "modules"] {
+            self.open_again(&path.join(name));
         }
         for name in PROGRAM_NAMES {
             let path = path.join(name);
@@ -78,6 +87,17 @@ impl Search<'_> {
                     .for_each(|name| self.search_waiting(&path, name, status.own)),
                 Ok(_) | Err(_) => {}
             }
+        }
+    }
+
+    /// Opens a folder of a repository again that a command has closed. Where this search must not, what
+    /// lies in the folder is not known.
+    fn open_again(&mut self, folder: &Path) {
+        if let Err(errno @ (Errno::ACCESS | Errno::PERM)) = open_real(self.root, folder)
+            && !(self.purpose.reopens && reopen(self.root, folder).is_some())
+            && !self.purpose.reopens
+        {
+            self.miss(folder, errno);
         }
     }
 
@@ -152,6 +172,11 @@ impl Search<'_> {
 
     /// Protects what a configuration names in these working trees.
     pub(super) fn protect_named_in(&mut self, tops: &[PathBuf], origin: &Path, named: &Named) {
+        if named.paths() > PATHS_MAX {
+            let why = format!("it names more than {PATHS_MAX} paths");
+            self.missed.push(Unguarded::Settings(shown(origin), why));
+            return;
+        }
         for top in tops {
             for hooks in &named.hooks {
                 if let Some(target) = self.locate_named(top, hooks) {
@@ -159,7 +184,7 @@ impl Search<'_> {
                     self.follow_hooks(&target);
                 }
             }
-            for program in named.programs.iter().take(PROGRAMS_MAX) {
+            for program in &named.programs {
                 let Some(target) = self.locate_named(top, &named::path(program)) else {
                     continue;
                 };
@@ -172,8 +197,8 @@ impl Search<'_> {
                     Err(_) => self.named.push(target),
                 }
             }
-            for word in named.words.iter().take(PROGRAMS_MAX) {
-                let Some(target) = self.locate_named(top, &named::path(word)) else {
+            for word in self.words_in(top, &named.words) {
+                let Some(target) = self.locate_named(top, &named::path(&word)) else {
                     continue;
                 };
                 let known = self.purpose.known;
@@ -185,7 +210,7 @@ impl Search<'_> {
                     self.protect_target(target, origin);
                 }
             }
-            for pattern in named.patterns.iter().take(PROGRAMS_MAX) {
+            for pattern in &named.patterns {
                 let pattern = named::path(pattern);
                 if let (Some(folder), Some(names)) = (pattern.parent(), pattern.file_name())
                     && let Some(folder) = self.locate_named(top, folder)
@@ -194,20 +219,36 @@ impl Search<'_> {
                     self.protect_files(&folder, fits, origin);
                 }
             }
-            for module in named.modules.iter().take(PROGRAMS_MAX) {
+            for module in &named.modules {
                 if let Some(folder) = self.protect_module(top, &named::path(module), origin) {
                     self.protect_target(folder, origin);
                 }
             }
-            for package in named.packages.iter().take(PROGRAMS_MAX) {
+            for package in &named.packages {
                 let package = named::path(package);
                 self.protect_module(top, &package, origin);
                 self.protect_module(top, &package.join("__init__"), origin);
             }
-            for folder in named.module_folders.iter().take(PROGRAMS_MAX) {
+            for folder in &named.module_folders {
                 self.protect_pythons_own(top, &named::path(folder), origin);
             }
         }
+    }
+
+    /// Those of the words that may be files of a working tree. Most are none: they are looked for in the
+    /// list of the folder, and not one by one.
+    fn words_in(&self, top: &Path, words: &BTreeSet<String>) -> Vec<String> {
+        let is_plain = |word: &&String| !word.contains('/');
+        let place = self.root.real_path().join(top);
+        let dir = rustix::fs::open(&place, FOLDER, Mode::empty());
+        let is_word = |name: &OsStr| name.to_str().is_some_and(|name| words.contains(name));
+        let here = match dir {
+            Ok(dir) => names_where(&dir, is_word),
+            Err(_) => return words.iter().cloned().collect(),
+        };
+        let here = here.into_iter().filter_map(|name| name.into_string().ok());
+        let deeper = words.iter().filter(|word| !is_plain(word)).cloned();
+        here.chain(deeper).collect()
     }
 
     /// Protects what Python reads in the folders of scripts that the user runs.
