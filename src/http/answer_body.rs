@@ -119,7 +119,7 @@ pub(super) async fn json_answer(
     whole_answer("application/json", bytes, room, pause_max).await
 }
 
-/// Builds an answer, or a part of one, from so many bytes of messages: of few here, of many on a blocking
+/// Builds an answer, or a part of one, from bytes of messages: of few here, of many on a blocking
 /// thread, with a place. `room` counts the answer until the thread ends.
 ///
 /// # Errors

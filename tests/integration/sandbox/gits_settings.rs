@@ -431,14 +431,9 @@ async fn a_repository_that_a_command_has_closed_leaves_no_file_to_write() {
             0,
         )
         .unwrap();
-        let said = fixture.run("timeout 3 cat .env && echo empty").await;
-        assert_eq!(
-            said.stdout,
-            "empty\n",
-            "{}: {}",
-            fixture.kind(),
-            said.stderr
-        );
+        let said = fixture.run("timeout 3 cat .env; echo $?").await.stdout;
+        // Empty, or not to be opened.
+        assert!(said == "0\n" || said == "1\n", "{}: {said}", fixture.kind());
     })
     .await;
 }

@@ -27,7 +27,7 @@ const PAGE: usize = 1000;
 /// The place of a read among those of its tenant.
 pub(crate) type ReadPermit = Option<Arc<OwnedSemaphorePermit>>;
 
-/// Runs a computation on so many bytes of a journal: here if they are few, else on the blocking pool,
+/// Runs a computation on bytes of a journal: here if they are few, else on the blocking pool,
 /// because a thread of the runtime that decodes for a second serves no request meanwhile.
 ///
 /// A computation that has begun goes on when its caller has left, so it holds `permit`: otherwise

@@ -543,8 +543,15 @@ fn the_file_that_a_name_of_keys_leads_to_is_hidden_as_well() {
 
     let mut found = guarded.found().hidden.clone();
     found.sort();
-    let hidden = [".env.local~", "settings/dev"].map(|path| (PathBuf::from(path), false));
-    assert_eq!(found, hidden);
+    let hidden = [
+        (".env.local~", false),
+        ("settings/dev", false),
+        ("sub", true),
+    ];
+    assert_eq!(
+        found,
+        hidden.map(|(path, is_folder)| (PathBuf::from(path), is_folder))
+    );
 }
 
 #[test]
