@@ -316,7 +316,8 @@ impl PathRules {
     }
 
     /// The places of keys below a folder with this name, all in lower case: `gh/hosts.yml` in `.config`.
-    #[cfg(all(feature = "sandbox-linux", target_os = "linux"))]
+    #[cfg(unix)]
+    #[allow(clippy::unused_self, reason = "a rule like the others")]
     pub(crate) fn keys_below(&self, folder: &[String], name: &str) -> Vec<PathBuf> {
         let begins = |place: &&&[&str]| {
             (1..place.len()).find(|end| {

@@ -391,7 +391,10 @@ impl Root {
         if rules.is_sensitive(&relative) {
             return Err(PathError::Sensitive(given.to_owned()));
         }
-        match self.second_names.of(self.dir.as_fd(), &rules, &stat) {
+        match self
+            .second_names
+            .of(self.dir.as_fd(), &rules, &relative, &stat)
+        {
             OtherNames::Harmless => {}
             OtherNames::OfKeys => return Err(PathError::Sensitive(given.to_owned())),
             OtherNames::Unknown => return Err(PathError::Uncompared(given.to_owned())),

@@ -92,7 +92,9 @@ async fn each_command_has_a_session_keyring_of_its_own_and_the_hosts_is_used_by_
                 .filter(|(_, users)| *users >= PROCESSES)
                 .map(|(number, _)| number)
         };
-        let before = by_host();
+        // A look at the list misses a key while other processes' keys come and go.
+        let looks = || (0..100).map(|_| by_host()).find(|users| *users > 0);
+        let before = looks().unwrap_or_default();
         let known = of_commands().collect::<Vec<_>>();
         assert!(before > 0, "this process itself uses it");
 
