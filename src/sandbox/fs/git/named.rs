@@ -321,8 +321,10 @@ fn settings_of(command: &str) -> Vec<ConfigPath> {
         .filter_map(|word| {
             let (name, value) = word.split_once('=')?;
             let name = name.trim_start_matches("-c").to_ascii_lowercase();
-            let path = || PathBuf::from(without_variable(value).trim_start_matches('/'));
+            let path = || PathBuf::from(without_variable(value));
             match name.as_str() {
+                // `core.hooksPath=` names no folder.
+                _ if value.is_empty() => None,
                 "core.hookspath" | "init.templatedir" | "--exec-path" | "--template" => {
                     Some(ConfigPath::Hooks(path()))
                 }
@@ -728,6 +730,7 @@ mod tests {
         }
         for hooks in [
             "[alias]\n\tx = -c core.hooksPath=hk commit",
+            "[alias]\n\tx = -c core.hooksPath= commit\n\ty = -c core.hooksPath=hk commit",
             "[alias]\n\tx = \"!git -c 'core.hooksPath=hk' commit\"",
             "[alias]\n\tx = \"!git --exec-path=$PWD/hk y\"",
         ] {
@@ -736,6 +739,14 @@ mod tests {
                 "{hooks}"
             );
         }
+        let absolute = named("[alias]\n\tx = -c core.hooksPath=/w/hk -c init.templateDir= commit");
+        let hooks = absolute
+            .iter()
+            .filter(|path| matches!(path, ConfigPath::Hooks(_)));
+        assert!(
+            hooks.eq([&ConfigPath::Hooks("/w/hk".into())]),
+            "{absolute:?}"
+        );
         let include = "[alias]\n\tx = -c include.path=/w/more status";
         assert!(named(include).contains(&ConfigPath::Include("/w/more".into())));
         let wide = "!a ".to_owned() + &"{a,b}".repeat(40);
