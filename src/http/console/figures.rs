@@ -66,6 +66,21 @@ impl Window {
     }
 }
 
+/// Reads the entries to show. The window begins later than asked where they are large.
+async fn read(
+    app: &App,
+    viewer: &TenantSession,
+    subject: &Subject,
+    part: &Part,
+) -> Result<(Window, Entries), Failure> {
+    let mut window = Window::new(part, subject.head.entries.0);
+    let entries = subject
+        .entries(app, viewer, window.after, window.to)
+        .await?;
+    window.after = entries.after;
+    Ok((window, entries))
+}
+
 /// Shows when the conversation waited, and for what.
 pub(super) async fn timeline(
     State(app): State<App>,
@@ -75,14 +90,7 @@ pub(super) async fn timeline(
 ) -> Result<Response, Failure> {
     let (Path(id), Query(part)) = (path?, part?);
     let subject = Subject::find(&app, &viewer, id).await?;
-    let mut window = Window::new(&part, subject.head.entries.0);
-    let read = subject.entries(&app, &viewer, window.after, window.to);
-    let Entries {
-        entries,
-        after,
-        room,
-    } = read.await?;
-    window.after = after;
+    let (window, Entries { entries, room, .. }) = read(&app, &viewer, &subject, &part).await?;
     let spans = spans(&entries, subject.now);
     let sums = Work::ALL.map(|work| {
         let of = spans.iter().filter(|span| span.work == work);
@@ -182,14 +190,7 @@ pub(super) async fn figures(
 ) -> Result<Response, Failure> {
     let (Path(id), Query(part)) = (path?, part?);
     let subject = Subject::find(&app, &viewer, id).await?;
-    let mut window = Window::new(&part, subject.head.entries.0);
-    let read = subject.entries(&app, &viewer, window.after, window.to);
-    let Entries {
-        entries,
-        after,
-        room,
-    } = read.await?;
-    window.after = after;
+    let (window, Entries { entries, room, .. }) = read(&app, &viewer, &subject, &part).await?;
     let state = subject.conversation.state().await?;
     let content = html! {
         (subject.top("/figures"))
