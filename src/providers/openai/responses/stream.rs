@@ -328,7 +328,8 @@ impl Reply {
                     self.call(id, item.name.as_str(), arguments, out);
                 }
             }
-            _ => {}
+            // An item that ends as another kind than it began.
+            (_, building) => self.close(building, true, out),
         }
         self.size.check(0)
     }
@@ -348,6 +349,27 @@ impl Reply {
             }
             // Pieces and block are the same text, whatever the server says last.
             None => streamed,
+        }
+    }
+
+    /// Emits what was streamed of an item whose last event does not come.
+    fn close(&mut self, building: Building, is_cut: bool, out: &mut Vec<ModelEvent>) {
+        match building {
+            Building::Message(text) => self.message(text, out),
+            Building::Reasoning { text, .. } => {
+                self.pieces.flush(out);
+                self.size.add_block(text.len());
+                thinking_block(text, None, out);
+            }
+            Building::Call {
+                call_id,
+                name,
+                json,
+            } if !is_cut => self.call(&call_id, &name, &json, out),
+            Building::Call { name, .. } => {
+                tracing::warn!(tool = name, "a tool call was cut and is dropped");
+            }
+            Building::Other => {}
         }
     }
 
@@ -425,22 +447,7 @@ impl Reply {
             }
         }
         for (_, building) in std::mem::take(&mut self.open) {
-            match building {
-                Building::Message(text) => self.message(text, out),
-                Building::Reasoning { text, .. } => {
-                    self.pieces.flush(out);
-                    thinking_block(text, None, out);
-                }
-                Building::Call {
-                    call_id,
-                    name,
-                    json,
-                } if !is_cut => self.call(&call_id, &name, &json, out),
-                Building::Call { name, .. } => {
-                    tracing::warn!(tool = name, "a tool call was cut and is dropped");
-                }
-                Building::Other => {}
-            }
+            self.close(building, is_cut, out);
         }
         self.size.check(0)?;
         let details = response

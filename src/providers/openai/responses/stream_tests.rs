@@ -178,6 +178,36 @@ fn a_call_that_never_ended_runs_only_if_the_response_is_whole() {
 }
 
 #[test]
+fn an_item_that_ends_as_another_kind_keeps_what_was_streamed_and_runs_nothing() {
+    let (events, ended) = run(&[
+        r#"{"type":"response.reasoning_summary_text.delta","output_index":0,"delta":"Hm."}"#,
+        r#"{"type":"response.output_item.done","output_index":0,"item":{"type":"new_kind"}}"#,
+        r#"{"type":"response.output_text.delta","output_index":1,"delta":"Hi."}"#,
+        r#"{"type":"response.output_item.done","output_index":1,"item":{"type":"reasoning"}}"#,
+        r#"{"type":"response.output_item.added","output_index":2,"item":{"type":"function_call","call_id":"c","name":"f"}}"#,
+        r#"{"type":"response.output_item.done","output_index":2,"item":{"type":"message"}}"#,
+        COMPLETED,
+    ]);
+
+    assert_eq!(ended, Ok(()));
+    let thinking = ContentBlock::Thinking(ThinkingBlock {
+        thinking: "Hm.".into(),
+        signature: None,
+    });
+    let last = events.len() - 1;
+    assert_eq!(
+        events[..last],
+        [
+            ModelEvent::Thinking("Hm.".into()),
+            ModelEvent::Block(thinking),
+            ModelEvent::Text("Hi.".into()),
+            ModelEvent::Block(ContentBlock::text("Hi.")),
+        ]
+    );
+    assert_eq!(stop_of(&events).0, ProviderStop::EndTurn);
+}
+
+#[test]
 fn a_failure_inside_the_stream_has_its_class() {
     for (event, code, wait) in [
         (
