@@ -210,21 +210,23 @@ impl Attached {
                 () = signals.next() => {
                     view.still();
                     if interrupted {
-                        typing.pause();
-                        std::process::exit(130);
+                        leave(typing);
                     }
                     interrupted = true;
                     asker.forget();
                     release(&mut held, view);
                     typing.forget();
                     view.note("interrupting; press Ctrl-C again to leave at once");
-                    let _ = self.remote.post_of(INTERRUPT, &self.id, None, &json!({})).await; // The round may have ended.
+                    let body = json!({});
+                    let sent = self.remote.post_of(INTERRUPT, &self.id, None, &body);
+                    let _ = or_leave(signals, typing, sent).await; // The round may have ended.
                     continue;
                 }
                 (question, given) = asker.answered() => {
                     let body = json!({ "allow": given.allows(), "always": given == Answer::Always });
                     let call = Some(question.tool_call_id.as_str());
-                    self.remote.post_of(APPROVALS, &self.id, call, &body).await?;
+                    let sent = self.remote.post_of(APPROVALS, &self.id, call, &body);
+                    or_leave(signals, typing, sent).await?;
                     if !asker.is_open() {
                         release(&mut held, view);
                         if has_person {
@@ -316,6 +318,25 @@ impl Attached {
             }
         }
     }
+}
+
+/// Waits for a request; an interrupt meanwhile ends the program.
+async fn or_leave<T>(
+    signals: &mut Signals,
+    typing: &mut Typing,
+    request: impl Future<Output = T>,
+) -> T {
+    tokio::select! {
+        biased;
+        () = signals.next() => leave(typing),
+        answer = request => answer,
+    }
+}
+
+/// Ends the program at once, as after an interrupt.
+fn leave(typing: &mut Typing) -> ! {
+    typing.pause();
+    std::process::exit(130)
 }
 
 /// Prints what was held back while a question was open.

@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt};
 use callboard_actors::chat::RawJson;
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{MapAccess, Visitor},
+    de::{MapAccess, SeqAccess, Visitor},
     ser::SerializeMap,
 };
 use serde_json::value::RawValue;
@@ -48,6 +48,62 @@ impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
             }
         }
         deserializer.deserialize_any(Reader)
+    }
+}
+
+/// The most values of a list in an answer.
+pub(super) const LIST_MAX: usize = 4096;
+
+/// A list of at most [`LIST_MAX`] values. Reading a longer one is an error as soon as it is known: an
+/// event with millions of tiny values would keep a worker busy for seconds.
+#[derive(Debug)]
+pub(super) struct Few<T>(Vec<T>);
+
+impl<T> Default for Few<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T> std::ops::Deref for Few<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}
+
+impl<T> IntoIterator for Few<T> {
+    type Item = T;
+    type IntoIter = std::vec::IntoIter<T>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader<T>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
+            type Value = Few<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {LIST_MAX} values")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut values = Vec::new();
+                while let Some(value) = list.next_element()? {
+                    if values.len() == LIST_MAX {
+                        return Err(serde::de::Error::invalid_length(LIST_MAX + 1, &self));
+                    }
+                    values.push(value);
+                }
+                Ok(Few(values))
+            }
+        }
+        deserializer.deserialize_seq(Reader(std::marker::PhantomData))
     }
 }
 

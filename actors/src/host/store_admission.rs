@@ -35,6 +35,38 @@ pub(super) async fn admit_bytes(
     }
 }
 
+/// What a task of a subagent or a fan-out may store, until its conversation has accepted it.
+#[derive(Debug)]
+pub(super) struct PendingTask {
+    conversation: Option<PendingConversation>,
+    _bytes: Option<PendingBytes>,
+}
+
+impl PendingTask {
+    /// The conversation has accepted the task.
+    pub(super) fn keep(self) {
+        if let Some(conversation) = self.conversation {
+            conversation.keep();
+        }
+    }
+}
+
+/// Admits a task of `bytes` that begins a conversation.
+///
+/// # Errors
+/// As [`admit_bytes`] and [`admit_conversation`].
+pub(super) async fn admit_task(
+    ports: &Ports,
+    tenant: &Tenant,
+    conversation: &ConversationId,
+    bytes: usize,
+) -> Result<PendingTask, SendError> {
+    Ok(PendingTask {
+        _bytes: admit_bytes(ports, tenant, bytes).await?,
+        conversation: admit_conversation(ports, tenant, conversation).await?,
+    })
+}
+
 /// As [`HostInner::admit_conversation`], for callers that hold no host. A conversation that exists
 /// already is counted and needs no admission. The count of stored conversations is read from the
 /// store only when the quota does not know it yet, hence the second `take`. Where several hosts create

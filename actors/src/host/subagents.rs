@@ -15,7 +15,7 @@ use crate::{
         ConversationError, ConversationMsg, PromptMail,
         round::{OnBusy, Receipt},
     },
-    host::store_admission::admit_conversation,
+    host::store_admission::admit_task,
     ids::Scope,
     journal::{CHILD_KEY, ClientKey, digest},
     limits::SUBAGENT_PROGRESS_INTERVAL,
@@ -128,7 +128,8 @@ async fn run_to_end(
     let message = Message::user(task.text);
     seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant))
         .map_err(|why| refused(why.into()))?;
-    let pending = admit_conversation(&ports, &tenant, &child.conversation)
+    let bytes = message.wire().len();
+    let pending = admit_task(&ports, &tenant, &child.conversation, bytes)
         .await
         .map_err(refused)?;
     if task.cancel.is_cancelled() {
@@ -145,9 +146,7 @@ async fn run_to_end(
         .await
         .unwrap_or(Err(ConversationError::Gone))
         .map_err(|error| refused(error.into()))?;
-    if let Some(pending) = pending {
-        pending.keep();
-    }
+    pending.keep();
     let mut watch = RoundWatch::new(
         ports,
         directory.stopped(),

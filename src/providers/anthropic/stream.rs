@@ -23,7 +23,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{RawObject, arguments, string, wrong_arguments},
+    json::{Few, RawObject, arguments, string, wrong_arguments},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -560,9 +560,10 @@ fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
     let list = RawObject::parse(raw).and_then(|block| {
         block
             .field("citations")
-            .map(|list| serde_json::from_str(list.get()))
+            .map(|list| serde_json::from_str::<Few<_>>(list.get()))
     });
-    list.and_then(Result::ok).unwrap_or_default()
+    let list = list.and_then(Result::ok).unwrap_or_default();
+    list.into_iter().collect()
 }
 
 /// Merges an unknown delta into its block: strings are appended, other values are replaced. Texts

@@ -204,3 +204,16 @@ fn random_replies_do_not_depend_on_splits_or_line_ends() {
         assert_eq!(whole.1, Ok(()), "seed {seed}");
     }
 }
+
+#[test]
+fn an_event_with_very_many_values_is_refused_when_that_is_known() {
+    let many = vec!["{}"; 100_000].join(",");
+    for event in [format!(r#"{{"candidates":[{many}]}}"#), chunk(&many)] {
+        let (_, ended) = run(&[event]);
+
+        assert!(
+            matches!(&ended, Err(ProviderError::Protocol { message, .. }) if message.contains("at most 4096 values")),
+            "{ended:?}"
+        );
+    }
+}

@@ -4,14 +4,14 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::providers::json::Str;
+use crate::providers::json::{Few, Str};
 
 /// One event of the stream.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
-    pub(super) candidates: Option<Vec<Candidate<'a>>>,
+    pub(super) candidates: Option<Few<Candidate<'a>>>,
     #[serde(borrow, default)]
     pub(super) prompt_feedback: Option<Feedback<'a>>,
     #[serde(borrow, default)]
@@ -36,7 +36,7 @@ pub(super) struct Candidate<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Content<'a> {
     #[serde(borrow, default)]
-    pub(super) parts: Option<Vec<Part<'a>>>,
+    pub(super) parts: Option<Few<Part<'a>>>,
 }
 
 /// A part of an answer.

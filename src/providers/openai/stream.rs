@@ -19,7 +19,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{RawObject, arguments, string},
+    json::{Few, RawObject, arguments, string},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -181,10 +181,10 @@ impl TakesEvents for Reply {
             out.push(ModelEvent::Usage(usage_of(&usage)));
             self.usage = Some(usage);
         }
-        let mut choices = chunk.choices.unwrap_or_default();
+        let choices = chunk.choices.unwrap_or_default();
         let alone = choices.len() == 1 && !has_usage;
-        choices.retain(|choice| choice.index.unwrap_or(0) == 0);
-        for choice in choices {
+        let is_first = |choice: &Choice<'_>| choice.index.unwrap_or(0) == 0;
+        for choice in choices.into_iter().filter(is_first) {
             self.choice(event, choice, alone, out)?;
         }
         Ok(())
@@ -313,12 +313,12 @@ impl Reply {
     }
 
     fn parts(&mut self, raw: &RawValue, out: &mut Vec<ModelEvent>) {
-        let parts: Vec<Part<'_>> = serde_json::from_str(raw.get()).unwrap_or_default();
+        let parts: Few<Part<'_>> = serde_json::from_str(raw.get()).unwrap_or_default();
         for part in parts {
             match part.kind.as_str() {
                 "text" => self.add_piece(Piece::Text, part.text.as_str(), out),
                 "thinking" => {
-                    let inner: Vec<Part<'_>> = part
+                    let inner: Few<Part<'_>> = part
                         .thinking
                         .and_then(|raw| serde_json::from_str(raw.get()).ok())
                         .unwrap_or_default();
@@ -460,7 +460,6 @@ impl Reply {
             let is_whole = is_object && !building.json.trim().is_empty();
             if cut && number == last && !is_whole {
                 tracing::warn!(
-                    tool = building.name,
                     bytes = building.json.len(),
                     "a tool call was cut and is dropped"
                 );

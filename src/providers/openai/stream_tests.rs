@@ -620,3 +620,20 @@ fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
     assert_eq!(out, [ModelEvent::Text("twodrei ü".into())]);
     assert_eq!(rest, end.as_bytes());
 }
+
+#[test]
+fn an_event_with_very_many_values_is_refused_when_that_is_known() {
+    let many = |value: &str| vec![value; 100_000].join(",");
+    let events = [
+        format!(r#"{{"choices":[{}]}}"#, many("{}")),
+        chunk(&format!(r#"{{"tool_calls":[{}]}}"#, many("{}"))),
+    ];
+    for event in events {
+        let (_, ended) = run(&[&event]);
+
+        assert!(
+            matches!(&ended, Err(ProviderError::Protocol { message, .. }) if message.contains("at most 4096 values")),
+            "{ended:?}"
+        );
+    }
+}

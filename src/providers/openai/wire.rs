@@ -5,13 +5,13 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::providers::json::Str;
+use crate::providers::json::{Few, Str};
 
 /// One chunk of the stream.
 #[derive(Debug, Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
-    pub(super) choices: Option<Vec<Choice<'a>>>,
+    pub(super) choices: Option<Few<Choice<'a>>>,
     #[serde(borrow, default)]
     pub(super) usage: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -45,7 +45,7 @@ pub(super) struct Delta<'a> {
     #[serde(borrow, default)]
     pub(super) refusal: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub(super) tool_calls: Option<Vec<Call<'a>>>,
+    pub(super) tool_calls: Option<Few<Call<'a>>>,
     #[serde(borrow, default)]
     pub(super) function_call: Option<Function<'a>>,
 }

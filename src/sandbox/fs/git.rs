@@ -25,6 +25,8 @@ pub(crate) const PROGRAM_NAMES: &[&str] = &[
     "gitdir",
     "branches",
     "remotes",
+    // Settings of lazygit, which name commands.
+    "lazygit.yml",
 ];
 
 /// Folders in a repository that hold more repositories: submodules, and the files of linked

@@ -163,6 +163,7 @@ pub(super) const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &[".windsurf"],
     &[".windsurfrules"],
     // Tasks and settings of editors, also those in a browser.
+    &[".bsp"],
     &[".codesandbox", "tasks.json"],
     &[".externaltoolbuilders"],
     &[".gitpod.yml"],
@@ -227,6 +228,10 @@ pub(super) const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &[".huskyrc.yaml"],
     &[".huskyrc.yml"],
     &[".rusty-hook.toml"],
+    &["husky.config.js"],
+    &["rusty-hook.toml"],
+    &[".lazygit.yml"],
+    &[".local-overcommit.yml"],
     &["captainhook.json"],
     &["grumphp.yml"],
     &["grumphp.yml.dist"],

@@ -34,7 +34,7 @@ use crate::{
         SendError,
         directory::{Activity, Directory},
         fan_out_context::Joined,
-        store_admission::admit_conversation,
+        store_admission::{PendingTask, admit_task},
         subagents::{TaskReceipt, send_task},
     },
     ids::{ConversationId, RoundId, Scope, Seq},
@@ -42,7 +42,7 @@ use crate::{
     limits::PROMPT_BYTES_MAX,
     ports::{ArtifactStore, BoxFuture},
     stream::{Failure, RoundEnd},
-    tenant::{NotAdmitted, PendingConversation, Seat, Tenant},
+    tenant::{NotAdmitted, Seat, Tenant},
 };
 
 /// Pause before a task that was refused for lack of memory asks again. One that the rate of requests
@@ -75,7 +75,7 @@ struct RunningTask {
     attached: bool,
     /// The interrupted round that is rewound before the task is sent again.
     cut: Option<RoundId>,
-    pending: Option<PendingConversation>,
+    pending: Option<PendingTask>,
 }
 
 type Answered = (u32, TaskReceipt);
@@ -337,10 +337,10 @@ impl Driver {
         let pending = match self.journals.ephemeral {
             Some(_) => None,
             None => {
-                match admit_conversation(self.directory.ports(), &self.tenant, &child.conversation)
-                    .await
-                {
-                    Ok(pending) => pending,
+                let ports = self.directory.ports();
+                let bytes = message.wire().len();
+                match admit_task(ports, &self.tenant, &child.conversation, bytes).await {
+                    Ok(pending) => Some(pending),
                     Err(error) => return self.never_began(index, refused(&error)),
                 }
             }

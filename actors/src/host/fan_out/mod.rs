@@ -30,6 +30,7 @@ pub use self::{
 use super::{
     HostInner, SendError, TenantHandle,
     fan_out_context::{FanOutContext, Joined},
+    store_admission::admit_bytes,
 };
 use crate::{
     chat::Message,
@@ -252,7 +253,8 @@ impl TenantHandle {
     /// # Errors
     /// [`SendError::InvalidId`] for a name that cannot be part of an id, [`SendError::FanOutRuns`]
     /// while a fan-out of that name runs on this host, [`SendError::FanOutDiffers`] if an earlier one
-    /// of that name had another first task, [`SendError::NoPrice`] for a budget in money
+    /// of that name had another first task, `Overloaded` when the tenant's stored bytes are used up,
+    /// [`SendError::NoPrice`] for a budget in money
     /// when the model has no price, and the errors of a failing store. The failure of a single task
     /// is in its result.
     ///
@@ -264,6 +266,8 @@ impl TenantHandle {
         host.admitted(tenant.in_service())?;
         if !fan_out.ephemeral {
             host.writable()?;
+            // Each task is admitted by its size when it begins.
+            drop(admit_bytes(&host.ports, &tenant, 0).await?);
         }
         let named = fan_out.name.is_some() && !fan_out.ephemeral;
         let name = fan_out

@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     chat::Usage,
     conversation::ConversationError,
-    host::{Reply as Round, SendError, TenantConfig},
+    host::{FanOut, Reply as Round, SendError, TenantConfig},
     ids::TenantId,
     limits::Limits,
     ports::ListQuery,
@@ -790,6 +790,57 @@ async fn whatever_begins_a_conversation_needs_a_place_for_it() {
             .unwrap()
             .len(),
         1
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_fan_outs_store_no_more_than_their_tenant_may() {
+    let store = store();
+    let host = builder(&model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    bound(
+        &host,
+        Quotas {
+            stored_bytes_max: Some(20_000),
+            ..Quotas::default()
+        },
+    )
+    .await;
+    let tenant = host.tenant("acme");
+    let tasks = (0..20).map(|n| format!("{n} {}", "x".repeat(6000)));
+
+    let summary = tenant
+        .fan_out(FanOut::over(tasks).parallel(1))
+        .await
+        .unwrap()
+        .finish()
+        .await;
+    let stored = store.stored_bytes(&acme()).await.unwrap();
+    bound(
+        &host,
+        Quotas {
+            stored_bytes_max: Some(1),
+            ..Quotas::default()
+        },
+    )
+    .await;
+    let next = tenant.fan_out(FanOut::over(["Hi"])).await;
+
+    let failed = summary.tasks.iter().filter(|end| !end.is_done()).count();
+    assert!((17..20).contains(&failed), "{failed} of 20 failed");
+    assert!(stored < 30_000, "{stored} bytes are stored");
+    assert!(
+        matches!(
+            next,
+            Err(SendError::Conversation(
+                ConversationError::Overloaded { .. }
+            ))
+        ),
+        "{:?}",
+        next.err()
     );
 }
 

@@ -55,6 +55,7 @@ impl ResponsesAssembler {
                 ids: CallIds::new(history),
                 size: AnswerSize::default(),
                 called: false,
+                has_dropped: false,
                 refused: false,
                 complete: false,
             },
@@ -97,6 +98,8 @@ struct Reply {
     /// The size of the items that ended.
     size: AnswerSize,
     called: bool,
+    /// Whether a call was cut.
+    has_dropped: bool,
     refused: bool,
     complete: bool,
 }
@@ -137,7 +140,11 @@ impl Building {
     fn bytes(&self) -> usize {
         match self {
             Self::Message(text) | Self::Reasoning { text, .. } => text.len(),
-            Self::Call { json, .. } => json.len(),
+            Self::Call {
+                call_id,
+                name,
+                json,
+            } => call_id.len() + name.len() + json.len(),
             Self::Other => 0,
         }
     }
@@ -316,10 +323,7 @@ impl Reply {
                     arguments => arguments,
                 };
                 if item.status.as_str() == "incomplete" {
-                    tracing::warn!(
-                        tool = item.name.as_str(),
-                        "a tool call was cut and is dropped"
-                    );
+                    self.drop_call();
                 } else {
                     let id = match item.call_id.as_str() {
                         "" => item.id.as_str(),
@@ -366,11 +370,17 @@ impl Reply {
                 name,
                 json,
             } if !is_cut => self.call(&call_id, &name, &json, out),
-            Building::Call { name, .. } => {
-                tracing::warn!(tool = name, "a tool call was cut and is dropped");
-            }
+            Building::Call { .. } => self.drop_call(),
             Building::Other => {}
         }
+    }
+
+    /// Notes a call that was cut. The log has a line for the first one of an answer.
+    fn drop_call(&mut self) {
+        if !self.has_dropped {
+            tracing::warn!("a tool call was cut and is dropped");
+        }
+        self.has_dropped = true;
     }
 
     fn message(&mut self, text: String, out: &mut Vec<ModelEvent>) {
@@ -397,7 +407,8 @@ impl Reply {
         let thinking = self.rest(Piece::Thinking, streamed, whole, out);
         self.pieces.flush(out);
         let encrypted = item.encrypted_content.as_str();
-        self.size.add_block(thinking.len() + encrypted.len());
+        self.size
+            .add_block(thinking.len() + encrypted.len() + item.id.as_str().len());
         let sealed = Sealed {
             host: self.host.clone(),
             id: item.id.as_str().to_owned(),

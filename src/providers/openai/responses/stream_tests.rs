@@ -327,3 +327,40 @@ fn random_replies_do_not_depend_on_splits_or_line_ends() {
         assert_eq!(whole.1, Ok(()), "seed {seed}");
     }
 }
+
+#[test]
+fn an_event_with_very_many_values_is_refused_when_that_is_known() {
+    let many = vec!["{}"; 100_000].join(",");
+    let item = |field: &str| {
+        format!(
+            r#"{{"type":"response.output_item.done","output_index":0,"item":{{"type":"message","{field}":[{many}]}}}}"#
+        )
+    };
+    let last = format!(r#"{{"type":"response.completed","response":{{"output":[{many}]}}}}"#);
+    for event in [item("content"), item("summary"), last] {
+        let (_, ended) = run(&[&event]);
+
+        assert!(
+            matches!(&ended, Err(ProviderError::Protocol { message, .. }) if message.contains("at most 4096 values")),
+            "{ended:?}"
+        );
+    }
+}
+
+#[test]
+fn names_and_ids_of_open_calls_count_for_the_size_of_an_answer() {
+    let name = "x".repeat(6 << 20);
+    let added = |index: usize| {
+        format!(
+            r#"{{"type":"response.output_item.added","output_index":{index},"item":{{"type":"function_call","call_id":"c","name":"{name}"}}}}"#
+        )
+    };
+    let events = [added(0), added(1), added(2)];
+
+    let (_, ended) = run(&events.each_ref().map(String::as_str));
+
+    assert!(
+        matches!(ended, Err(ProviderError::Protocol { .. })),
+        "{ended:?}"
+    );
+}

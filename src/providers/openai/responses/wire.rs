@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::providers::json::Str;
+use crate::providers::json::{Few, Str};
 
 /// An event of any type. Parts whose shape depends on the type stay raw.
 #[derive(Debug, Deserialize)]
@@ -42,9 +42,9 @@ pub(super) struct Item<'a> {
     pub(super) status: Str<'a>,
     /// The parts of a message, or the text of reasoning that the server does not hide.
     #[serde(borrow, default)]
-    pub(super) content: Option<Vec<Part<'a>>>,
+    pub(super) content: Option<Few<Part<'a>>>,
     #[serde(borrow, default)]
-    pub(super) summary: Option<Vec<Part<'a>>>,
+    pub(super) summary: Option<Few<Part<'a>>>,
     #[serde(borrow, default)]
     pub(super) encrypted_content: Str<'a>,
 }
@@ -64,7 +64,7 @@ pub(super) struct Part<'a> {
 #[derive(Debug, Deserialize)]
 pub(super) struct Response<'a> {
     #[serde(borrow, default)]
-    pub(super) output: Option<Vec<&'a RawValue>>,
+    pub(super) output: Option<Few<&'a RawValue>>,
     #[serde(borrow, default)]
     pub(super) usage: Option<&'a RawValue>,
     #[serde(borrow, default)]

@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
 };
 
 use super::settings::{Setting, settings};
@@ -63,6 +63,8 @@ pub(crate) fn config_paths(config: &[u8]) -> Vec<ConfigPath> {
             }
             (section, _, key) => {
                 let value = text(value);
+                let program = program_of_name(section, key, &value);
+                paths.extend(program.map(ConfigPath::Program));
                 if names_command(section, key) {
                     // No shell reads these.
                     if matches!(key, b"path" | b"program" | b"askpass")
@@ -129,9 +131,23 @@ pub(crate) fn uses_sha256(config: &[u8]) -> bool {
     })
 }
 
+/// Where git is installed, for `%(prefix)` in a path.
+const PREFIX: &str = "/usr";
+
+/// Where `git difftool` and `git mergetool` look for a tool by its name.
+const TOOLS: &str = "/usr/lib/git-core/mergetools";
+
 /// The path that a path of git's configuration stands for: `~` is the home folder, `~NAME` that of
-/// another user. `None` if there is no home folder.
+/// another user, `%(prefix)` where git is installed. `None` if there is no home folder.
 pub(crate) fn expanded(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
+    let bytes = path.as_os_str().as_bytes();
+    let bytes = bytes.strip_prefix(b":(optional)").unwrap_or(bytes);
+    if let Some(rest) = bytes.strip_prefix(b"%(prefix)/") {
+        return Some(without_parents(
+            &Path::new(PREFIX).join(OsStr::from_bytes(rest)),
+        ));
+    }
+    let path = Path::new(OsStr::from_bytes(bytes));
     let mut parts = path.iter();
     let first = parts.next().unwrap_or_default().as_bytes();
     let Some(user) = first.strip_prefix(b"~") else {
@@ -145,6 +161,37 @@ pub(crate) fn expanded(path: &Path, home: Option<&Path>) -> Option<PathBuf> {
     };
     place.extend(parts);
     Some(place)
+}
+
+/// An absolute path without `..`, as it is where no part is a link.
+fn without_parents(path: &Path) -> PathBuf {
+    let mut place = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(place.pop()),
+            part => place.push(part),
+        }
+    }
+    place
+}
+
+/// The program that git runs for a name in its configuration, in the current folder if the name has a
+/// slash: `git-remote-NAME` and the like.
+fn program_of_name(section: &[u8], key: &[u8], name: &str) -> Option<String> {
+    let name = name
+        .split_whitespace()
+        .next()
+        .filter(|name| name.contains('/'))?;
+    match (section, key) {
+        (b"alias", _) => Some(format!("git-{name}")),
+        (b"credential", b"helper") => Some(format!("git-credential-{name}")),
+        (b"remote", b"vcs") => Some(format!("git-remote-{name}")),
+        (b"diff" | b"merge", b"tool" | b"guitool") => {
+            let tool = without_parents(&Path::new(TOOLS).join(name));
+            Some(tool.to_str()?.to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// What a command can name.
@@ -171,11 +218,13 @@ fn names_command(section: &[u8], key: &[u8]) -> bool {
     match section {
         // Without `!` it is a command of git, which may name programs in its arguments.
         b"alias" | b"pager" | b"credential" | b"gpg" | b"sendemail" => true,
+        // Extensions of git whose settings are commands.
+        b"branchless" | b"hooks" | b"secrets" | b"stgit" | b"tig" | b"transcrypt" => true,
         b"browser" | b"difftool" | b"lfs" | b"man" | b"mergetool" if key == b"path" => true,
         b"lfs" if key == b"args" => true,
         b"svn" => key == b"authorsprog",
         // git-annex has some twenty of them.
-        _ if key.ends_with(b"-command") => true,
+        _ if key.ends_with(b"-command") || key.ends_with(b"-hook") => true,
         _ => matches!(
             key,
             b"clean" | b"smudge" | b"process" // filter
@@ -826,6 +875,37 @@ mod tests {
     }
 
     #[test]
+    fn a_name_with_a_slash_stands_for_the_program_that_git_runs_for_it() {
+        let cases = [
+            ("[alias]\nq = t/evil --x", "git-t/evil"),
+            ("[credential]\nhelper = t/evil", "git-credential-t/evil"),
+            (
+                "[credential \"https://x\"]\nhelper = t/evil",
+                "git-credential-t/evil",
+            ),
+            ("[remote \"x\"]\nvcs = t/evil", "git-remote-t/evil"),
+            ("[diff]\ntool = ../../../../w/t", "/w/t"),
+            ("[merge]\nguitool = ../../../../w/t", "/w/t"),
+            ("[secrets]\nproviders = ./t/evil", "./t/evil"),
+            ("[annex]\nx-store-hook = t/evil", "t/evil"),
+        ];
+        for (config, program) in cases {
+            let paths = config_paths(config.as_bytes());
+            assert!(
+                paths.contains(&ConfigPath::Program(program.to_owned())),
+                "{config}: {paths:?}"
+            );
+        }
+        let plain = config_paths(b"[credential]\nhelper = store\n[diff]\ntool = vimdiff");
+        assert!(
+            !plain.iter().any(
+                |path| matches!(path, ConfigPath::Program(program) if program.contains("git"))
+            ),
+            "{plain:?}"
+        );
+    }
+
+    #[test]
     fn quoted_words_of_a_command_are_one_path() {
         let has = |command: &str, path: &str| words_of(command).iter().any(|word| word == path);
 
@@ -900,6 +980,8 @@ mod tests {
         assert_eq!(expanded("~u/x"), Some("/home/u/x".into()));
         assert_eq!(expanded("~v/x"), Some("/home/v/x".into()));
         assert_eq!(expanded("a/~/x"), Some("a/~/x".into()));
+        assert_eq!(expanded("%(prefix)/../w/x"), Some("/w/x".into()));
+        assert_eq!(expanded(":(optional)x"), Some("x".into()));
         assert_eq!(super::expanded(Path::new("~/x"), None), None);
     }
 }
