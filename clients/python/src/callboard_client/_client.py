@@ -138,9 +138,9 @@ class Conversation:
     def events(self, after: Optional[str] = None) -> Events:
         """Yields the events of the conversation until the caller stops: stored ones once each and in order.
 
-        A lost connection is opened again after the last event. Without `after`, the events begin with the running
-        round, or with what comes next; `"0.0.0"` stands before the first one. Events that the host no longer
-        keeps are replaced by one `Snapshot`.
+        A lost connection is opened again after the last event. Without `after`, the events begin with the round that
+        runs at the time of this call, or with what comes next; `"0.0.0"` stands before the first one. Events that
+        the host no longer keeps are replaced by one `Snapshot`.
 
         Raises `NotFound`, `Unauthorized` (also when the key is removed meanwhile), `ConnectionLost`.
         """
@@ -150,7 +150,7 @@ class Conversation:
             running = now.round_id
             # Behind whatever followed from the last entry. A running round is read from its start instead.
             after = None if running else f"{now.epoch}.{now.entries}.{2**32 - 1}"
-        yield from self._events(after, None, running)
+        return self._events(after, None, running)
 
     def state(self) -> Standing:
         """Reads the state: whether a round runs, and what it waits for."""
@@ -335,11 +335,12 @@ class FanOut:
         """Erases the conversations of a fan-out that has ended."""
         _erase(self._transport, routes.ERASE, {"name": self.name})
 
-    def _start(self) -> None:
+    def _start(self, again: bool = False) -> None:
         try:
             self._transport.call(routes.FAN_OUT, {}, body=self._request)
         except Conflict as error:
-            if not (error.after_loss and error.code == "fan_out_running"):  # An earlier attempt started it.
+            # An earlier attempt, or another reader, has started it.
+            if not ((again or error.after_loss) and error.code == "fan_out_running"):
                 raise
 
     def _read(self, query: Mapping[str, Any]) -> FanOutShown:
@@ -348,7 +349,7 @@ class FanOut:
         except NotFound:
             if self._request is None:
                 raise
-        self._start()
+        self._start(again=True)
         return read(FanOutShown, self._transport.call(routes.RESULTS, {"name": self.name}, query)[0])
 
 

@@ -12,28 +12,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, Union
 from ._types import Answer, Failure, Usage, read
 
 __all__ = [
-    "Event",
-    "RoundStarted",
-    "TextDelta",
-    "ThinkingDelta",
-    "ToolCall",
-    "ToolProgress",
-    "ToolResulted",
-    "ApprovalRequired",
-    "ClientToolCall",
-    "Retry",
-    "UsageReported",
-    "ContextMeasured",
-    "Compaction",
-    "SkillActivated",
-    "Subagent",
-    "Queued",
-    "Message",
-    "TurnRestarted",
-    "Snapshot",
-    "RoundFinished",
-    "PromptEnded",
-    "Unknown",
+    "Event", "RoundStarted", "TextDelta", "ThinkingDelta", "ToolCall", "ToolProgress", "ToolResulted",
+    "ApprovalRequired", "ClientToolCall", "Retry", "UsageReported", "ContextMeasured", "Compaction", "SkillActivated",
+    "Subagent", "Queued", "Message", "TurnRestarted", "Snapshot", "RoundFinished", "PromptEnded", "Unknown",
 ]
 
 
@@ -255,27 +236,9 @@ class Unknown(_Event):
 
 
 Event = Union[
-    RoundStarted,
-    TextDelta,
-    ThinkingDelta,
-    ToolCall,
-    ToolProgress,
-    ToolResulted,
-    ApprovalRequired,
-    ClientToolCall,
-    Retry,
-    UsageReported,
-    ContextMeasured,
-    Compaction,
-    SkillActivated,
-    Subagent,
-    Queued,
-    Message,
-    TurnRestarted,
-    Snapshot,
-    RoundFinished,
-    PromptEnded,
-    Unknown,
+    RoundStarted, TextDelta, ThinkingDelta, ToolCall, ToolProgress, ToolResulted, ApprovalRequired, ClientToolCall,
+    Retry, UsageReported, ContextMeasured, Compaction, SkillActivated, Subagent, Queued, Message, TurnRestarted,
+    Snapshot, RoundFinished, PromptEnded, Unknown,
 ]
 
 #: The class of each type on the wire.

@@ -8,7 +8,7 @@ import random
 import ssl
 import time
 from types import TracebackType
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Type
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Type, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 from ._errors import ApiError, CallboardError, ConnectionLost, ProtocolError, kind_of
@@ -69,25 +69,24 @@ class Reply:
     def json(self) -> Any:
         """Reads the whole body; `None` if it is empty."""
         body = self._response.read()
-        try:
-            return json.loads(body) if body else None
-        except ValueError:
-            raise ProtocolError("an answer of the host is not JSON") from None
+        return _parsed(body) if body else None
 
     def frames(self) -> Iterator[Tuple[str, Mapping[str, Any]]]:
         """Reads server-sent events: id and data of each. A frame that was cut is none."""
+        if self._response.headers.get_content_type() != "text/event-stream":
+            raise ProtocolError("an answer of the host is not a stream of events")
         place, data = "", ""
         for line in iter(self._response.readline, b""):
             if not line.endswith(b"\n"):
                 return
-            name, _, value = line.decode().rstrip("\r\n").partition(":")
+            name, _, value = line.decode(errors="replace").rstrip("\r\n").partition(":")
             value = value[1:] if value.startswith(" ") else value
             if name == "id":
                 place = value
             elif name == "data":
                 data += value
             elif not name and not value and data:
-                yield place, json.loads(data)
+                yield place, _parsed(data)
                 data = ""
 
     def refusal(self) -> ApiError:
@@ -106,6 +105,13 @@ class Reply:
             problem.get("retry_after_ms", int(header) * 1000 if header.isdigit() else None),
             self._response.headers.get("X-Request-Id"),
         )
+
+
+def _parsed(text: Union[str, bytes]) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ProtocolError("an answer of the host is not JSON") from None
 
 
 class Transport:
