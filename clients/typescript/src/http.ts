@@ -125,9 +125,8 @@ export class Transport {
         const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
         rest = lines.pop()!; // A line, and a frame, that was cut is none.
         for (const line of lines.map((line) => line.replace(/\r$/, ""))) {
-          const [, name, text] = /^(\w*)(?:: ?)?(.*)$/.exec(line) ?? [];
-          if (name === "id") id = text!;
-          if (name === "data") data += text;
+          if (line.startsWith("id: ")) id = line.slice(4);
+          if (line.startsWith("data: ")) data += line.slice(6);
           if (line === "" && data) {
             yield { id, data: parsed(data) };
             data = "";

@@ -21,8 +21,10 @@ struct Setup {
 /// That of the second tenant edits a file, which needs an approval.
 fn setup() -> Setup {
     let edit = r#"{"path":"notes.txt","old_text":"","new_text":"hello\n"}"#;
+    // Characters of several bytes, which a cut divides, and one that is a line break to some languages.
     let pieces = [
         "--tool-calls=1",
+        "--text=Zürich\u{2028}",
         "--chunks=60",
         "--chunk-delay-ms=20",
         "--write-per=event",
@@ -96,8 +98,7 @@ fn drives(mut client: Command, sources: &str) {
 fn the_python_client_loses_nothing_and_sends_once() {
     let modules = packages().join("python");
     if !modules.join("mypy").is_dir() || !modules.join("flit_core").is_dir() {
-        let reason =
-            "the Python packages `mypy` and `flit-core` are not in target/clients/python";
+        let reason = "the Python packages `mypy` and `flit-core` are not in target/clients/python";
         return skipped("the_python_client_loses_nothing_and_sends_once", reason);
     }
     let mut client = script("python3", "python_client.py");
