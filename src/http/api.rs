@@ -758,7 +758,10 @@ pub(super) struct Event {
     /// The round that the event belongs to, if any.
     #[schema(value_type = Option<String>)]
     pub(super) round_id: Option<RoundId>,
-    /// Kind of the event: `text_delta`, `tool_call`, `message`, `round_finished` and others.
+    /// Kind of the event: `round_started`, `text_delta`, `thinking_delta`, `tool_call`,
+    /// `tool_progress`, `tool_result`, `approval_required`, `client_tool_call`, `retry`, `usage`,
+    /// `context`, `compaction`, `skill_activated`, `subagent`, `queued`, `message`,
+    /// `turn_restarted`, `snapshot`, `round_finished` or `error`.
     #[serde(rename = "type")]
     pub(super) kind: String,
 }

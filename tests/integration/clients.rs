@@ -1,6 +1,6 @@
 //! Real clients in separate processes against `callboard serve` and `callboard mock-model`: curl,
 //! Chromium, the official clients of OpenAI and Anthropic, an EventSource whose connection is cut repeatedly, an OpenAPI
-//! validator and a Prometheus parser. Each script of `tests/clients/` prints `ok:` for every
+//! validator, a Prometheus parser, and the packages of `clients/`. Each script of `tests/clients/` prints `ok:` for every
 //! promise that it has verified.
 //!
 //! The clients are in the folder that `CALLBOARD_CLIENTS` names, or else in `target/clients`, where
@@ -8,6 +8,7 @@
 
 mod editors;
 mod mcp;
+mod packages;
 
 use std::{
     io::{BufRead, BufReader, Read},

@@ -202,3 +202,20 @@ fn collect(value: &Value, references: &mut Vec<String>) {
         _ => {}
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_document_names_every_event() {
+    let source = include_str!("../../../actors/src/stream.rs");
+    let (_, names) = source.split_once("pub fn name(&self)").unwrap();
+    let (names, _) = names.split_once("\n    }\n").unwrap();
+    let written: BTreeSet<&str> = names.split('"').skip(1).step_by(2).collect();
+    assert!(written.contains("round_finished"), "{written:?}");
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+
+    let document = document(&server).await;
+
+    let kind = &document["components"]["schemas"]["Event"]["properties"]["type"];
+    let text = kind["description"].as_str().unwrap();
+    let documented: BTreeSet<&str> = text.split('`').skip(1).step_by(2).collect();
+    assert_eq!(documented, written);
+}
