@@ -30,6 +30,7 @@ use crate::{
     http::{self, HttpBounds, HttpConfig, Reloaded, Served},
     storage::ServingLease,
     telemetry::Telemetry,
+    webhooks,
 };
 
 /// Added to the grace period for the host's own time limit, so that this program's limit always
@@ -190,6 +191,7 @@ pub(super) async fn run(
         sessions,
         left_behind,
     ));
+    let delivering = tokio::spawn(webhooks::deliver(host.clone(), operator.webhooks().clone()));
     let follower = operator.clone();
     let following = tokio::spawn(async move { follower.follow().await });
 
@@ -245,6 +247,7 @@ pub(super) async fn run(
     };
     resume.abort();
     following.abort();
+    delivering.abort();
     if let Some(sharing) = sharing {
         sharing.abort();
     }

@@ -194,6 +194,7 @@ fn pour(
             entries: entries(seq, seq),
             open: Open::None,
             wake_at: None,
+            messages: Vec::new(),
             durability,
             done: Box::new(move |result| sender.send((seq, result)).unwrap_or_default()),
         });

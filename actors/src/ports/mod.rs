@@ -14,6 +14,7 @@ mod hook;
 mod llm_provider;
 mod lock_provider;
 mod mcp_client;
+mod outbox;
 mod output;
 mod rate_limits;
 mod resource;
@@ -46,6 +47,7 @@ pub use llm_provider::{
 };
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use network::{HostPattern, Network, NoSuchHost};
+pub use outbox::{Outbox, OutboxEvent, OutboxMessage};
 pub(crate) use output::CACHE_TTL;
 pub use output::{CachePolicy, PermissionLevel, Reach};
 pub use rate_limits::{Allowance, RateLimits};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::BoxFuture;
+use super::{BoxFuture, Outbox, OutboxMessage};
 use crate::{
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
@@ -42,6 +42,8 @@ pub struct Append {
     pub open: Open,
     /// When a sweep should look at the conversation again, such as the deadline of a parked round.
     pub wake_at: Option<Timestamp>,
+    /// Messages for receivers outside, stored with the entries.
+    pub messages: Vec<OutboxMessage>,
     /// Whether a caller waits.
     pub durability: Durability,
     /// The callback for the result.
@@ -93,9 +95,12 @@ impl Append {
 
     /// Estimates the bytes of this append in a queue.
     pub fn size(&self) -> usize {
+        let messages = self.messages.iter().map(|message| message.body.len());
         self.entries
             .iter()
-            .map(|entry| entry.bytes.len().saturating_add(64))
+            .map(|entry| entry.bytes.len())
+            .chain(messages)
+            .map(|bytes| bytes.saturating_add(64))
             .fold(256, usize::saturating_add)
     }
 }
@@ -428,6 +433,12 @@ pub trait SessionBackend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// The messages for receivers outside. `None` for a store that keeps none: then it ignores those
+    /// of an append, as the default does.
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        None
+    }
+
     /// Writes queued appends and closes the store; later appends fail as unavailable. Appends that
     /// are not written `within` that time fail too: afterwards every `done` was called, or is about
     /// to be for one commit that hangs.
@@ -466,6 +477,7 @@ impl<T: SessionBackend + ?Sized> AppendExt for T {
             entries,
             open,
             wake_at: None,
+            messages: Vec::new(),
             durability,
             done,
         });

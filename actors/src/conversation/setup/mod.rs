@@ -11,6 +11,7 @@ use crate::{
     chat::{ModelParameters, ModelRequest, RawJson, ToolChoice, ToolDefinition},
     compactor::CompactorRef,
     conversation::{
+        outgoing::OutboxRules,
         round::{
             rules::{
                 ApprovalMode, CallCheck, CallPolicy, ContextRules, ModelLimits, OtherModel,
@@ -98,6 +99,8 @@ pub struct Setup {
     pub pricing: Arc<Pricing>,
     /// Which fraction of the rounds is traced.
     pub trace_sampling: TraceSampling,
+    /// What a receiver outside is informed of; `None` without one.
+    pub(crate) outbox: Option<OutboxRules>,
     /// The priority class of the model calls in the gateway.
     pub class: CallClass,
     /// Starts, wakes and interrupts subagents; `None` if the conversation may not have any.
