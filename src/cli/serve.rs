@@ -125,6 +125,7 @@ pub(super) async fn run(
     let bounds = bounds(&config.http);
     let console = config.http.console.unwrap_or(true);
     let mcp = config.http.mcp.unwrap_or(true);
+    let cors_origins = config.http.cors_origins.clone();
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
@@ -174,6 +175,7 @@ pub(super) async fn run(
         .metrics(figures)
         .console(console)
         .mcp(mcp)
+        .cors_origins(cors_origins)
         .peers(peers)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();

@@ -343,4 +343,57 @@ mod tests {
             assert_eq!(is_signing_secret(text), is_one, "{text}");
         }
     }
+
+    #[test]
+    fn every_key_of_a_webhook_arrives_and_a_tenants_own_receiver_has_its_own_secret() {
+        let folder = tempfile::tempdir().unwrap();
+        let write =
+            |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        write("own", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n");
+        write(
+            "of-host",
+            "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oDazZv+KvLdpU=",
+        );
+        let load = |more: &str| {
+            let text = format!(
+                "[host]\ndata_dir = \"data\"\n[webhook]\nurl = \"https://hooks.example/all\"\nsecret_file = \"of-host\"\n\
+                 events = [\"failed\"]\nallow_hosts = [\"10.0.0.0/8\"]\ntimeout_s = 2\ntries_max = 3\nat_once_max = 4\npending_max = 5\n\
+                 [[tenant]]\nid = \"acme\"\n{more}"
+            );
+            write("callboard.toml", &text);
+            Config::load(
+                Some(&folder.path().join("callboard.toml")),
+                std::iter::empty(),
+            )
+            .unwrap()
+        };
+
+        let config = load("");
+        let expected = WebhookConfig {
+            receiver: config.webhook.receiver.clone(),
+            allow_hosts: vec!["10.0.0.0/8".to_owned()],
+            timeout: Duration::from_secs(2),
+            tries_max: 3,
+            at_once_max: 4,
+            pending_max: 5,
+        };
+        assert_eq!(config.webhook, expected);
+        let of_host = config.webhook_of(&config.tenants[0]).unwrap().unwrap();
+        assert_eq!(of_host.url, "https://hooks.example/all");
+        assert_eq!(of_host.events, [OutboxEvent::Failed]);
+        let own = load(
+            "[tenant.webhook]\nurl = \"https://hooks.example/own\"\nsecret_file = \"own\"\nevents = [\"finished\"]\n",
+        );
+        let own = own.webhook_of(&own.tenants[0]).unwrap().unwrap();
+        assert_eq!(own.url, "https://hooks.example/own");
+        assert_ne!(own.secrets, of_host.secrets);
+        assert_eq!(own.events, [OutboxEvent::Finished]);
+        let unsigned = load("[tenant.webhook]\nurl = \"https://hooks.example/own\"\n");
+        let error = unsigned.webhook_of(&unsigned.tenants[0]).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("needs `secret_env` or `secret_file`"),
+            "{text}"
+        );
+    }
 }

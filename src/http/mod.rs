@@ -32,6 +32,7 @@ mod auth;
 mod body;
 mod compat;
 mod console;
+mod cors;
 mod error;
 mod fan_outs;
 mod idle;

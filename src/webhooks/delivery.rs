@@ -38,7 +38,7 @@ const TRIM: Duration = Duration::from_secs(60);
 const AGE_MAX: Duration = Duration::from_secs(3 * 24 * 60 * 60);
 
 /// Added to the time of a call for the lease of its message.
-const BEYOND_CALL: Duration = Duration::from_secs(30);
+const BEYOND_CALL: Duration = Duration::from_secs(5);
 
 /// Longest wait that a receiver may ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
