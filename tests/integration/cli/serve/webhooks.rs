@@ -336,7 +336,7 @@ async fn a_receiver_is_informed_of_the_events_that_it_is_configured_for() {
     std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
     let text = std::fs::read_to_string(home.work().join("callboard.toml")).unwrap();
     let provider = format!(
-        "kind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n",
+        "kind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\nmodel = \"claude-own-1\"\n",
         model.url()
     );
     configure(
@@ -391,7 +391,7 @@ async fn a_receiver_is_informed_of_the_events_that_it_is_configured_for() {
     // an answer without a conversation is no round that anyone waits for.
     round(&served, &acme, "d").await;
     let door = "/openai/v1/chat/completions";
-    let chat = json!({ "model": "m", "messages": [{ "role": "user", "content": "Hello" }] });
+    let chat = json!({ "model": "claude-own-1", "messages": [{ "role": "user", "content": "Hello" }] });
     let answer = served.ask(Method::POST, door, &acme.key, Some(chat)).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     let late = json!({ "content": "Hello", "deadline_ms": 1 });
