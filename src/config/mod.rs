@@ -37,6 +37,7 @@ mod paths;
 mod prices;
 mod project;
 mod provider;
+mod receivers;
 mod restart_only;
 #[cfg(test)]
 pub(crate) use restart_only::tests::each_key;
@@ -78,6 +79,7 @@ use paths::{Base, same_file};
 pub use paths::{DatabaseAddress, Store};
 pub use project::{ProjectFile, ProjectKind, examine};
 pub use provider::{ConnectionConfig, FallbackConfig, ProviderConfig, ProviderKind};
+pub use receivers::WebhookReceiver;
 pub use secret::Secret;
 pub use tenant::{MemoryScope, OwnTenant, TenantSection};
 pub use tokens::TokensConfig;
@@ -85,7 +87,7 @@ pub use tool_names::TOOL_NAMES;
 pub use tool_rules::{Retention, ToolRules};
 use value::Value;
 pub use web::WebConfig;
-pub use webhook::{WebhookConfig, WebhookReceiver, WebhookSection};
+pub use webhook::{WebhookConfig, WebhookSection};
 
 use crate::{limits::Limits, trust::TrustStore};
 

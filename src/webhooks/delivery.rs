@@ -70,7 +70,8 @@ pub(crate) async fn deliver(host: Host, webhooks: Webhooks) {
     let mut plan = Plan::default();
     let mut calls: JoinSet<Ended> = JoinSet::new();
     let mut last: Option<TenantId> = None;
-    let mut trim_at = Instant::now();
+    let start = Instant::now();
+    let mut trim_at = start;
     loop {
         let receivers = webhooks.receivers();
         let looks = receivers
@@ -88,6 +89,7 @@ pub(crate) async fn deliver(host: Host, webhooks: Webhooks) {
                         outbox,
                         webhooks: &webhooks,
                         receivers,
+                        start,
                         plan: &mut plan,
                         calls: &mut calls,
                     };
@@ -104,9 +106,9 @@ pub(crate) async fn deliver(host: Host, webhooks: Webhooks) {
         tokio::select! {
             () = webhooks.0.bell.notified() => {}
             Some(ended) = calls.join_next() => {
-                note(&mut plan, &webhooks, ended);
+                note(&mut plan, &webhooks, ended, start.elapsed());
                 while let Some(ended) = calls.try_join_next() {
-                    note(&mut plan, &webhooks, ended);
+                    note(&mut plan, &webhooks, ended, start.elapsed());
                 }
             }
             () = sleep(look.mul_f64(0.75 + SystemEntropy.fraction() / 2.0)) => {}
@@ -120,6 +122,8 @@ struct Begin<'a> {
     outbox: &'a dyn Outbox,
     webhooks: &'a Webhooks,
     receivers: &'a Arc<Receivers>,
+    /// When this began.
+    start: Instant,
     plan: &'a mut Plan,
     calls: &'a mut JoinSet<Ended>,
 }
@@ -140,7 +144,7 @@ impl Begin<'_> {
             };
             let room = self
                 .plan
-                .room(&tenant, settings.at_once_max, Instant::now());
+                .room(&tenant, settings.at_once_max, self.start.elapsed());
             if room == 0 {
                 continue;
             }
@@ -249,11 +253,16 @@ fn give_up(webhooks: &Webhooks, message: &OutboxMessage, why: &str) {
 }
 
 /// Notes a call that ended, and reports a receiver that begins to fail or answers again.
-fn note(plan: &mut Plan, webhooks: &Webhooks, ended: Result<Ended, tokio::task::JoinError>) {
+fn note(
+    plan: &mut Plan,
+    webhooks: &Webhooks,
+    ended: Result<Ended, tokio::task::JoinError>,
+    now: Duration,
+) {
     let Ok(Ended { tenant, is_well }) = ended else {
         return; // Only a panic ends a call without a result; its lease ends too.
     };
-    let turn = plan.ended(&tenant, is_well, Instant::now(), SystemEntropy.fraction());
+    let turn = plan.ended(&tenant, is_well, now, SystemEntropy.fraction());
     match turn {
         Some(Turn::Failing) => {
             tracing::warn!(%tenant, "the receiver of webhooks does not answer; it gets one call at a time");

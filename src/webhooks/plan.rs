@@ -5,12 +5,13 @@
 //!   minute between them; all such receivers together get half of the calls at once. So dead
 //!   receivers leave room to the others, however many there are.
 //!
+//! Times are durations since any fixed instant.
+//!
 //! Pure.
 
 use std::{collections::HashMap, time::Duration};
 
 use callboard_actors::ids::TenantId;
-use tokio::time::Instant;
 
 /// Failures in a row after which a receiver counts as failing.
 const FAILURES_MAX: u32 = 3;
@@ -27,7 +28,7 @@ struct Line {
     under_way: usize,
     /// Failures since the last success.
     failures: u32,
-    paused_until: Option<Instant>,
+    paused_until: Option<Duration>,
 }
 
 impl Line {
@@ -53,7 +54,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// How many more calls a tenant's receiver may get now, of `at_once_max` calls of all.
-    pub(super) fn room(&self, tenant: &TenantId, at_once_max: usize, now: Instant) -> usize {
+    pub(super) fn room(&self, tenant: &TenantId, at_once_max: usize, now: Duration) -> usize {
         let line = self.lines.get(tenant).copied().unwrap_or_default();
         let all: usize = self.lines.values().map(|line| line.under_way).sum();
         let left = at_once_max.saturating_sub(all);
@@ -78,7 +79,7 @@ impl Plan {
         &mut self,
         tenant: &TenantId,
         is_well: bool,
-        now: Instant,
+        now: Duration,
         fraction: f64,
     ) -> Option<Turn> {
         let line = self.lines.entry(tenant.clone()).or_default();
@@ -117,7 +118,7 @@ pub(super) fn wait(tries: u32, fraction: f64) -> Duration {
     jittered(doubled(tries.saturating_sub(1), WAIT_MAX), fraction)
 }
 
-/// A second, doubled so many times.
+/// A second, doubled `times` times.
 fn doubled(times: u32, max: Duration) -> Duration {
     let seconds = 1_u64.checked_shl(times).unwrap_or(u64::MAX);
     Duration::from_secs(seconds).min(max)
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_failing_receiver_is_called_once_at_a_time_with_pauses_until_it_answers() {
-        let (mut plan, now, dead) = (Plan::default(), Instant::now(), tenant("dead"));
+        let (mut plan, now, dead) = (Plan::default(), Duration::ZERO, tenant("dead"));
         assert_eq!(plan.room(&dead, 64, now), 8);
         plan.began(&dead, 3);
         let turns: Vec<_> = (0..3).map(|_| plan.ended(&dead, false, now, 0.5)).collect();
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn dead_receivers_leave_room_to_the_others_however_many_there_are() {
-        let (mut plan, now) = (Plan::default(), Instant::now());
+        let (mut plan, now) = (Plan::default(), Duration::ZERO);
         let dead: Vec<TenantId> = (0..500).map(|n| tenant(&format!("dead-{n}"))).collect();
         for tenant in &dead {
             plan.began(tenant, 3);

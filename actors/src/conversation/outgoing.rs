@@ -7,7 +7,6 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::Notify;
 
 use crate::{
     chat::Usage,
@@ -25,8 +24,6 @@ pub(crate) struct OutboxRules {
     pub(crate) events: Arc<BTreeSet<OutboxEvent>>,
     /// Conversations that it is not informed of.
     pub(crate) leaves_out: fn(&ConversationId) -> bool,
-    /// Rung after a message is stored.
-    pub(crate) bell: Arc<Notify>,
 }
 
 #[derive(Serialize)]

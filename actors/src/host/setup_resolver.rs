@@ -14,7 +14,7 @@ use crate::{
     chat::{ModelParameters, Thinking, ToolDefinition},
     compactor::{CompactorRef, MEMORY, Recall, RequestBytes},
     conversation::{
-        OutboxRules, Ports, Setup, SkillRegistry, Toolset,
+        OutboxRules, OutboxSetup, Ports, Setup, SkillRegistry, Toolset,
         round::rules::{ApprovalMode, ContextRules, Recovery},
     },
     ids::ConversationId,
@@ -66,7 +66,7 @@ pub(super) struct ConversationDefaults {
     /// The models that skills may select beside the conversation's own; `*` matches any text.
     pub(super) skill_models: Arc<[String]>,
     /// What a receiver outside is informed of; `None` without one.
-    pub(super) outbox: Option<OutboxRules>,
+    pub(super) outbox: Option<OutboxSetup>,
 }
 
 /// The configuration of a tenant: its quotas, its budget, and its overrides of the host's defaults.
@@ -93,7 +93,7 @@ pub(super) enum Change {
     ConversationBudget(Budget),
     Subagents(bool),
     SkillModels(Arc<[String]>),
-    Outbox(OutboxRules),
+    Outbox(OutboxSetup),
 }
 
 impl TenantConfig {
@@ -212,11 +212,11 @@ impl TenantConfig {
         leaves_out: fn(&ConversationId) -> bool,
         bell: Arc<Notify>,
     ) -> Self {
-        self.with(Change::Outbox(OutboxRules {
+        let rules = OutboxRules {
             events: Arc::new(events.into_iter().collect()),
             leaves_out,
-            bell,
-        }))
+        };
+        self.with(Change::Outbox(OutboxSetup { rules, bell }))
     }
 
     fn with(mut self, change: Change) -> Self {

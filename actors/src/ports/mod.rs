@@ -24,6 +24,7 @@ mod schema;
 mod session_backend;
 mod skill_source;
 mod steady_clock;
+mod store_error;
 mod text_arguments;
 mod tool;
 mod typed_tool;
@@ -33,6 +34,7 @@ pub use self::{
     entropy::Entropy,
     lock_provider::LockProvider,
     steady_clock::SteadyClock,
+    store_error::StoreError,
 };
 pub use artifact_store::{ArtifactError, ArtifactMeta, ArtifactStore, Cleaned};
 pub use clock::Clock;
@@ -56,7 +58,7 @@ pub use sandbox::{Exec, ExecLimits, ExecResult, Sandbox, SandboxError, SandboxPo
 pub use schema::{SchemaCheck, Schemas};
 pub use session_backend::{
     Append, AppendError, AppendExt, Done, Durability, ListQuery, Salvaged, SessionBackend,
-    SessionSummary, StoreError,
+    SessionSummary,
 };
 pub use skill_source::{
     SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource,

@@ -105,7 +105,7 @@ impl Committer {
             appends: args.lease.appends().clone(),
             queue: SharedQueue::new(head),
             writer: Arc::new(writer),
-            bell: args.setup.outbox.as_ref().map(|rules| rules.bell.clone()),
+            bell: args.setup.outbox.as_ref().map(|outbox| outbox.bell.clone()),
             sending: 0,
         }
     }

@@ -251,8 +251,10 @@ impl Live {
             input,
             |before, entry| {
                 writer.entry(before, entry);
-                let rules = self.setup.outbox.as_ref();
-                messages.extend(rules.and_then(|rules| rules.message(&self.scope, before, entry)));
+                let outbox = self.setup.outbox.as_ref();
+                messages.extend(
+                    outbox.and_then(|outbox| outbox.rules.message(&self.scope, before, entry)),
+                );
             },
         );
         let outcome = outcome.map_err(|error| {

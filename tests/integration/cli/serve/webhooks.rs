@@ -391,7 +391,8 @@ async fn a_receiver_is_informed_of_the_events_that_it_is_configured_for() {
     // an answer without a conversation is no round that anyone waits for.
     round(&served, &acme, "d").await;
     let door = "/openai/v1/chat/completions";
-    let chat = json!({ "model": "claude-own-1", "messages": [{ "role": "user", "content": "Hello" }] });
+    let chat =
+        json!({ "model": "claude-own-1", "messages": [{ "role": "user", "content": "Hello" }] });
     let answer = served.ask(Method::POST, door, &acme.key, Some(chat)).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     let late = json!({ "content": "Hello", "deadline_ms": 1 });
