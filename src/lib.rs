@@ -195,6 +195,8 @@ pub mod evals;
 #[cfg(feature = "load")]
 mod load;
 #[cfg(feature = "cli")]
+mod webhooks;
+#[cfg(feature = "cli")]
 mod app;
 #[cfg(feature = "cli")]
 #[doc(hidden)]

@@ -29,6 +29,7 @@ use crate::{
     Host,
     config::{Config, ConfigError, TenantSection},
     http::{KeyHash, Keys, Reloaded, new_key},
+    webhooks::{Receivers, Webhooks},
 };
 
 /// Reads the configuration again, from the same files, variables and flags.
@@ -108,6 +109,11 @@ impl TenantOperator {
     /// The keys of all served tenants and of the operator.
     pub(crate) fn keys(&self) -> &Keys {
         &self.0.keys
+    }
+
+    /// The receivers of webhooks.
+    pub(crate) fn webhooks(&self) -> &Webhooks {
+        self.0.provisioner.webhooks()
     }
 
     /// Waits until the operator requests a shutdown by HTTP.
@@ -220,6 +226,8 @@ impl TenantOperator {
             wanted.iter().map(|wanted| wanted.section.provider.clone()),
             self.0.provisioner.redactor(),
         )?;
+        let sections = wanted.iter().map(|wanted| &wanted.section);
+        let receivers = Receivers::of(&config, sections, self.0.provisioner.redactor())?;
         let changed = self.setups(state, &config, &wanted, &entries).await?;
         if let Err(error) = self.exchange(state, &entries, &changed).await {
             self.restore(state, &entries, &changed).await;
@@ -270,6 +278,7 @@ impl TenantOperator {
         state.entries = entries;
         state.served = served;
         self.publish_keys(state);
+        self.0.provisioner.webhooks().replace(receivers);
         Ok(reloaded)
     }
 

@@ -31,6 +31,7 @@ use crate::{
     observe::Redactor,
     sandbox::{self, Options, Root, Spawner, Toolchains, WorkspaceQuota},
     tools::{self, Toolbox, memory::Memory},
+    webhooks::Webhooks,
 };
 
 /// A tenant's configuration for the host, with notes for the operator.
@@ -58,6 +59,7 @@ pub(super) struct TenantProvisioner {
     spawner: Spawner,
     servers: McpPool,
     redactor: Redactor,
+    webhooks: Webhooks,
     /// Notes that hosts share; `None` if they are in the data folder.
     notes: Option<Arc<dyn NoteStore>>,
 }
@@ -76,6 +78,7 @@ impl TenantProvisioner {
             spawner,
             servers: mcp_pool(masker(config), &config.data_dir)?,
             redactor,
+            webhooks: Webhooks::new(),
             notes,
         })
     }
@@ -104,6 +107,11 @@ impl TenantProvisioner {
     /// Masks keys in the answers of providers.
     pub(super) fn redactor(&self) -> &Redactor {
         &self.redactor
+    }
+
+    /// The receivers of webhooks.
+    pub(super) fn webhooks(&self) -> &Webhooks {
+        &self.webhooks
     }
 
     /// The MCP servers of all tenants; closed with the host.
@@ -202,6 +210,7 @@ impl TenantProvisioner {
         if let Some(model) = model {
             made = made.model(model);
         }
+        made = self.webhooks.configure(config, tenant, made)?;
         if let Some(system) = system(tenant, remembers, &mut notes) {
             made = made.system(system);
         }
@@ -404,6 +413,7 @@ pub(super) fn share_differs(one: &Config, other: &Config) -> bool {
     parts(one) != parts(other)
         || network(one) != network(other)
         || one.web != other.web
+        || one.webhook != other.webhook
         || one.mcp != other.mcp
         || one.masked_texts() != other.masked_texts()
         || one.choose(None).map(|provider| &provider.name).ok()

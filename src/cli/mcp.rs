@@ -1,6 +1,7 @@
 //! `callboard mcp`: lists the tools of the configured MCP servers, checks the servers for problems,
 //! and serves MCP clients itself.
 
+mod proxy;
 mod serve;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

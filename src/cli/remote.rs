@@ -108,7 +108,7 @@ impl ServerFlags {
 
 /// Checks a URL and returns it without a slash at its end. The errors do not quote it: it may hold
 /// a password.
-fn base_url(text: &str) -> Result<String, &'static str> {
+pub(super) fn base_url(text: &str) -> Result<String, &'static str> {
     const FORM: &str = "must be a URL such as http://127.0.0.1:8787";
     let url = reqwest::Url::parse(text.trim()).map_err(|_| FORM)?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {

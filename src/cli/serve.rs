@@ -30,6 +30,7 @@ use crate::{
     http::{self, HttpBounds, HttpConfig, Reloaded, Served},
     storage::ServingLease,
     telemetry::Telemetry,
+    webhooks,
 };
 
 /// Added to the grace period for the host's own time limit, so that this program's limit always
@@ -124,6 +125,7 @@ pub(super) async fn run(
     let bounds = bounds(&config.http);
     let console = config.http.console.unwrap_or(true);
     let mcp = config.http.mcp.unwrap_or(true);
+    let cors_origins = config.http.cors_origins.clone();
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
@@ -173,6 +175,7 @@ pub(super) async fn run(
         .metrics(figures)
         .console(console)
         .mcp(mcp)
+        .cors_origins(cors_origins)
         .peers(peers)
         .redactor(telemetry.redactor().clone());
     let (end, ended) = oneshot::channel::<()>();
@@ -190,6 +193,7 @@ pub(super) async fn run(
         sessions,
         left_behind,
     ));
+    let delivering = tokio::spawn(webhooks::deliver(host.clone(), operator.webhooks().clone()));
     let follower = operator.clone();
     let following = tokio::spawn(async move { follower.follow().await });
 
@@ -245,6 +249,7 @@ pub(super) async fn run(
     };
     resume.abort();
     following.abort();
+    delivering.abort();
     if let Some(sharing) = sharing {
         sharing.abort();
     }

@@ -10,7 +10,7 @@ use super::{
     tokens,
     toml_text::in_quotes,
     value::Value,
-    web,
+    web, webhook,
 };
 
 /// Returns the lines. Values appear exactly as in the file: the caller makes invisible characters
@@ -88,6 +88,19 @@ fn of_setting(setting: &Setting) -> Option<String> {
             ("sandbox", "network", hosts) => format!("lets commands reach {hosts}"),
             ("skills", "dir", folder) => {
                 format!("uses the skills in {folder}, which need a separate agreement")
+            }
+            (webhook::SECTION, "url", url) => format!("reports the ends of rounds to {url}"),
+            (webhook::SECTION, "secret_env", name) => {
+                format!("signs webhooks with the secret of {name}")
+            }
+            (webhook::SECTION, "secret_file", path) => {
+                format!("signs webhooks with the secret in {path}")
+            }
+            (webhook::SECTION, "allow_hosts", hosts) => {
+                format!("lets webhooks reach {hosts}, private addresses included")
+            }
+            ("host", "cors_origins", origins) => {
+                format!("lets web pages of {origins} call the API")
             }
             (tokens::SECTION, "file", path) => format!("reads token encoders from {path}"),
             _ => return None,

@@ -199,6 +199,7 @@ pub(super) fn tenant(config: &Config, tenant: &TenantSection) -> Result<(), Conf
     if let Some(provider) = &tenant.provider {
         known_provider(config, provider, &place_of(tenant, "provider"))?;
     }
+    config.webhook_of(tenant)?;
     if let Some(workspace) = &tenant.workspace {
         folders(config, tenant, workspace)?;
     } else if let Some(tool) = tenant

@@ -37,6 +37,8 @@ pub struct HttpLimits {
     pub console: Option<bool>,
     /// Whether MCP clients are served.
     pub mcp: Option<bool>,
+    /// Origins of web pages that may call the API from a browser.
+    pub cors_origins: Vec<String>,
 }
 
 impl HttpLimits {
@@ -89,12 +91,18 @@ impl HttpLimits {
                     *field = Some(*yes);
                 }
             }
+            Value::Names(origins) if name == "cors_origins" => {
+                self.cors_origins.clone_from(origins);
+            }
             _ => {}
         }
     }
 
     /// The value of a key of `[host]`: `None` for other keys, `Some(None)` if it is not set.
     pub(super) fn get(&self, name: &str) -> Option<Option<Value>> {
+        if name == "cors_origins" {
+            return Some(Some(Value::Names(self.cors_origins.clone())));
+        }
         let mut copy = self.clone();
         if let Some(flag) = copy.flag(name) {
             return Some(flag.map(Value::Flag));

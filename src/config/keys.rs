@@ -10,7 +10,7 @@ use super::{
     tool_names::TOOL_NAMES,
     tool_rules,
     value::{Kind, Value},
-    web,
+    web, webhook,
 };
 use crate::limits::Limits;
 
@@ -131,6 +131,12 @@ const PLAIN: &[Key] = &[
         "remote_attachments",
         Kind::Flag,
         "whether a tenant's attachments may be a URL or the id of a file that the provider fetches on your account; `false` by default",
+    ),
+    key(
+        "host",
+        "cors_origins",
+        Kind::Origins,
+        "origins of web pages that may call the API from a browser, such as `https://app.example`, or `*` alone for every page; none by default",
     ),
     key(
         "host",
@@ -753,6 +759,7 @@ pub(super) const SECTIONS: &[&str] = &[
     tokens::SECTION,
     "skills",
     tool_rules::ARTIFACTS,
+    webhook::SECTION,
     "limits",
 ];
 
@@ -773,16 +780,25 @@ pub(super) const NESTED: &[&str] = &[
     QUOTAS_SECTION,
     BUDGET_SECTION,
     EACH_SECTION,
+    webhook::OF_TENANT,
 ];
 
 /// The keys of `[[tenant]]` and of its nested sections.
 pub(super) fn of_tenants() -> impl Iterator<Item = &'static Key> {
-    TENANT.iter().chain(QUOTAS).chain(BUDGETS)
+    TENANT
+        .iter()
+        .chain(QUOTAS)
+        .chain(BUDGETS)
+        .chain(webhook::TENANT_KEYS)
 }
 
 /// All keys outside `[[provider]]` and `[[tenant]]`.
 pub(super) fn plain() -> impl Iterator<Item = &'static Key> {
-    PLAIN.iter().chain(tool_rules::KEYS).chain(LIMITS)
+    PLAIN
+        .iter()
+        .chain(tool_rules::KEYS)
+        .chain(webhook::KEYS)
+        .chain(LIMITS)
 }
 
 /// The keys of one section, including those of providers and tenants.

@@ -37,6 +37,7 @@ mod paths;
 mod prices;
 mod project;
 mod provider;
+mod receivers;
 mod restart_only;
 #[cfg(test)]
 pub(crate) use restart_only::tests::each_key;
@@ -50,6 +51,7 @@ mod tool_names;
 mod tool_rules;
 mod value;
 mod web;
+mod webhook;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -77,6 +79,7 @@ use paths::{Base, same_file};
 pub use paths::{DatabaseAddress, Store};
 pub use project::{ProjectFile, ProjectKind, examine};
 pub use provider::{ConnectionConfig, FallbackConfig, ProviderConfig, ProviderKind};
+pub use receivers::WebhookReceiver;
 pub use secret::Secret;
 pub use tenant::{MemoryScope, OwnTenant, TenantSection};
 pub use tokens::TokensConfig;
@@ -84,6 +87,7 @@ pub use tool_names::TOOL_NAMES;
 pub use tool_rules::{Retention, ToolRules};
 use value::Value;
 pub use web::WebConfig;
+pub use webhook::{WebhookConfig, WebhookSection};
 
 use crate::{limits::Limits, trust::TrustStore};
 
@@ -131,6 +135,8 @@ pub struct Config {
     pub exec_limits: ExecLimits,
     /// What the web tools may reach, and the search engine.
     pub web: WebConfig,
+    /// Who is informed when rounds end (`[webhook]`).
+    pub webhook: WebhookConfig,
     /// How the tokens of a model are counted.
     pub tokens: TokensConfig,
     /// Folder of skills; `None` disables skills.
@@ -360,6 +366,7 @@ impl Config {
             read_only: Vec::new(),
             exec_limits: ExecLimits::default(),
             web: WebConfig::default(),
+            webhook: WebhookConfig::default(),
             tokens: TokensConfig {
                 file: None,
                 encoders,
@@ -527,8 +534,8 @@ impl Config {
     }
 
     /// Every text that must be masked in all output of the host: [`Config::secrets`], the values of
-    /// OTLP headers, and values of MCP headers and variables whose names suggest a key, and
-    /// the password of the session store.
+    /// OTLP headers, and values of MCP headers and variables whose names suggest a key, the secrets
+    /// of webhooks, and the password of the session store.
     pub fn masked_texts(&self) -> Vec<String> {
         let keys = self
             .secrets()
@@ -536,6 +543,7 @@ impl Config {
             .map(|secret| secret.expose().to_owned());
         keys.chain(self.observability.secrets().map(str::to_owned))
             .chain(self.servers_keys.iter().cloned())
+            .chain(self.webhook_secrets())
             .chain(match &self.store {
                 Store::Postgres(address) => address.passwords(),
                 Store::Sqlite(_) | Store::Memory => Vec::new(),
@@ -593,9 +601,12 @@ impl Config {
                     self.admin_key_sha256 = Some(hash.clone())
                 }
                 ("host", "peer_address", Value::Text(url)) => self.peer_address = Some(url.clone()),
-                ("host", name, value @ (Value::Count(_) | Value::Seconds(_) | Value::Flag(_))) => {
-                    self.http.set(name, value)
-                }
+                (
+                    "host",
+                    name,
+                    value
+                    @ (Value::Count(_) | Value::Seconds(_) | Value::Flag(_) | Value::Names(_)),
+                ) => self.http.set(name, value),
                 ("host", _, Value::Address(address)) => self.listen = Some(*address),
                 ("host", _, Value::Text(word)) => {
                     self.commit = if word == "batched" {
@@ -618,6 +629,7 @@ impl Config {
                 (section @ (web::FETCH | web::SEARCH), name, value) => {
                     self.web.apply(section, name, value)
                 }
+                (webhook::SECTION, name, value) => self.webhook.apply(name, value),
                 (tokens::SECTION, _, Value::Path(path)) => self.tokens.file = Some(path.clone()),
                 ("limits", name, value) => keys::set_limit(&mut self.limits, name, value),
                 _ => {}

@@ -78,6 +78,31 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     ))
 }
 
+/// Parses the origin of a web page as browsers send it, or `*`.
+pub(super) fn origin(text: &str) -> Result<String, String> {
+    let rest = text
+        .strip_prefix("https://")
+        .or_else(|| text.strip_prefix("http://"));
+    let is_host = |host: &str| {
+        let (name, port) = match host.rsplit_once(':') {
+            Some((name, port)) if !port.contains(']') => (name, Some(port)),
+            _ => (host, None),
+        };
+        let known = |byte: u8| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-_:[]".contains(&byte)
+        };
+        let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+        !name.is_empty() && name.bytes().all(known) && port.is_none_or(is_port)
+    };
+    if text == "*" || rest.is_some_and(is_host) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "must list origins such as `https://app.example` (in lower case, without a path), or `*` alone, not `{}`",
+        quoted(text)
+    ))
+}
+
 /// Parses a host pattern of an allow-list.
 pub(super) fn pattern(text: &str) -> Result<HostPattern, String> {
     text.parse().map_err(|_| {

@@ -61,6 +61,7 @@ impl Config {
             read_only: _,
             exec_limits: _,
             web: _,
+            webhook: _,
             skills: _,
             skill_models: _,
             #[cfg(feature = "mcp")]
@@ -146,6 +147,7 @@ pub(crate) mod tests {
             | Kind::Millis { .. }
             | Kind::Seconds => "7".into(),
             Kind::Hosts | Kind::Patterns => "example.com".into(),
+            Kind::Origins => "https://app.example".into(),
             Kind::Models => "m-*".into(),
             Kind::Address => "127.0.0.1:9".into(),
             Kind::Hash => "0".repeat(64),

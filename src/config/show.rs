@@ -11,7 +11,7 @@ use super::{
     tokens,
     toml_text::{self, whole},
     value::Value,
-    web,
+    web, webhook,
 };
 
 pub(super) fn show(config: &Config) -> String {
@@ -141,6 +141,7 @@ pub(super) fn effective(config: &Config, key: &Key) -> Option<Value> {
         (web::SEARCH, "engine") => config.web.engine.clone().map(Value::Text),
         (web::SEARCH, "base_url") => config.web.base_url.clone().map(Value::Text),
         (web::SEARCH, _) => config.web.api_key_env.clone().map(Value::Text),
+        (webhook::SECTION, name) => config.webhook.get(name),
         (tokens::SECTION, _) => config.tokens.file.clone().map(Value::Path),
         ("limits", name) => keys::limit_values(&config.limits)
             .into_iter()

@@ -14,6 +14,7 @@ use super::{
     keys::{BUDGET_SECTION, EACH_SECTION, QUOTAS_SECTION, TENANT_SECTION},
     parameters::parameters,
     value::Value,
+    webhook::{self, WebhookSection},
 };
 
 /// The configuration of one tenant.
@@ -52,6 +53,8 @@ pub struct TenantSection {
     pub skill_models: Option<Vec<String>>,
     /// The scope of the tool `memory`.
     pub memory: MemoryScope,
+    /// Who is informed when its rounds end; what is open is as `[webhook]` says.
+    pub webhook: WebhookSection,
     /// Whether its requests are refused for now; `None` leaves the current state.
     pub paused: Option<bool>,
     pub(super) at: Origin,
@@ -111,6 +114,7 @@ impl TenantSection {
             project_instructions: None,
             skill_models: None,
             memory: MemoryScope::default(),
+            webhook: WebhookSection::default(),
             paused: None,
             at: Origin::Default,
             settings: Settings::new(),
@@ -152,8 +156,17 @@ impl TenantSection {
         let tenant = Self::of(tenant).map_err(ConfigError::without_place)?;
         let relative =
             |path: &Option<PathBuf>| path.as_ref().is_some_and(|path| path.is_relative());
-        if relative(&tenant.workspace) || relative(&tenant.skills) {
-            return Err(wrong("`workspace` and `skills` must be absolute paths"));
+        if [
+            &tenant.workspace,
+            &tenant.skills,
+            &tenant.webhook.secret_file,
+        ]
+        .into_iter()
+        .any(relative)
+        {
+            return Err(wrong(
+                "`workspace`, `skills` and `webhook.secret_file` must be absolute paths",
+            ));
         }
         Ok(tenant)
     }
@@ -184,6 +197,7 @@ impl TenantSection {
                 skill_models,
                 project_instructions,
                 memory,
+                webhook,
                 key_sha256: _,
                 paused: _,
                 at: _,
@@ -196,6 +210,7 @@ impl TenantSection {
                 skill_models,
                 project_instructions,
                 memory,
+                webhook,
             );
             (
                 (id, quotas, budget, conversation_budget),
@@ -263,6 +278,7 @@ impl TenantSection {
                 self.project_instructions = Some(*wanted)
             }
             (TENANT_SECTION, "paused", Value::Flag(paused)) => self.paused = Some(*paused),
+            (webhook::OF_TENANT, name, value) => self.webhook.apply(name, value),
             (BUDGET_SECTION, name, value) => set_budget(&mut self.budget, name, value),
             (EACH_SECTION, name, value) => set_budget(&mut self.conversation_budget, name, value),
             _ => {}

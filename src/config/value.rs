@@ -44,6 +44,8 @@ pub(super) enum Kind {
     Names(&'static [&'static str]),
     /// Host names and address ranges; the web tools parse them further.
     Hosts,
+    /// Origins of web pages, or `*` alone.
+    Origins,
     /// Model names, each with `*` for any text.
     Models,
     /// Host patterns of an allow-list.
@@ -203,6 +205,7 @@ impl Kind {
             },
             Self::Names(_)
             | Self::Hosts
+            | Self::Origins
             | Self::Models
             | Self::Texts
             | Self::Patterns
@@ -234,6 +237,12 @@ impl Kind {
                 .map(Value::Paths),
             Self::Names(known) => names(items, |name| parsers::name(name, known)),
             Self::Hosts => names(items, parsers::host),
+            Self::Origins => match names(items, parsers::origin)? {
+                Value::Names(all) if all.len() > 1 && all.iter().any(|one| one == "*") => {
+                    Err("must be `*` alone, or a list of origins without it".into())
+                }
+                origins => Ok(origins),
+            },
             Self::Hashes => names(items, parsers::hash),
             Self::Texts => names(items, parsers::prose),
             _ => names(items, parsers::one_line),
@@ -248,6 +257,7 @@ impl Kind {
             Self::Paths => Some("folders"),
             Self::Hashes => Some("hashes"),
             Self::Texts => Some("texts"),
+            Self::Origins => Some("origins"),
             _ => None,
         }
     }
@@ -274,6 +284,7 @@ impl Kind {
             Self::Thinking => "`off`, `adaptive` or a number of tokens",
             Self::Temperature => "a number from 0 to 2",
             Self::Texts => "a list of texts",
+            Self::Origins => "a list of origins",
             Self::Seconds => "a number of seconds",
             Self::Millis { .. } => "a whole number of milliseconds",
             Self::Names(_) | Self::Hosts | Self::Models => "a list of names",

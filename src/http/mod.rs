@@ -32,6 +32,7 @@ mod auth;
 mod body;
 mod compat;
 mod console;
+mod cors;
 mod error;
 mod fan_outs;
 mod idle;
@@ -57,9 +58,13 @@ mod socket;
 mod sse;
 mod to_owner;
 
+#[cfg(feature = "cli")]
+pub(crate) use compat::guard::is_stateless as is_single_call;
 pub use compat::guard::left_behind;
 pub use keys::{KeyHash, Keys, NotAKeyHash, new_key};
-pub use operator::{MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown};
+pub use operator::{
+    MadeKey, Operator, OperatorError, Reloaded, TenantPut, WebhookShown, WorkspaceShown,
+};
 pub use peers::{FORWARDED, NotForwarded, Peers};
 pub use server::{Served, serve};
 pub use settings::{HttpBounds, HttpConfig};

@@ -82,6 +82,21 @@ pub struct WorkspaceShown {
     pub bytes: Option<u64>,
 }
 
+/// What became of a tenant's webhooks since the start of the host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct WebhookShown {
+    /// Calls that the receiver took.
+    pub delivered: u64,
+    /// Tries that failed; most are made again.
+    pub failed: u64,
+    /// Messages that no further try follows.
+    pub given_up: u64,
+    /// Messages that wait, as of the last count, which is made once a minute.
+    pub pending: u64,
+    /// Whether the last calls failed, so that the receiver gets one call at a time.
+    pub failing: bool,
+}
+
 /// The program behind the operator's routes. When a method returns, its effect holds for the next
 /// request.
 pub trait Operator: Send + Sync + 'static {
@@ -148,6 +163,12 @@ pub trait Operator: Send + Sync + 'static {
     /// counted before and after each command, and when a file tool creates a file. Empty by default.
     fn workspaces(&self) -> BoxFuture<'_, BTreeMap<TenantId, WorkspaceShown>> {
         Box::pin(async { BTreeMap::new() })
+    }
+
+    /// Reports what became of the tenants' webhooks; a tenant without any is left out. Empty by
+    /// default.
+    fn webhooks(&self) -> BTreeMap<TenantId, WebhookShown> {
+        BTreeMap::new()
     }
 
     /// Notifies the program that the operator requested a drain; the host begins to drain now.

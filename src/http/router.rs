@@ -22,7 +22,7 @@ use super::mcp;
 use super::{
     anthropic,
     auth::{API_KEY, Admin, Caller, OpenedBy, no_route, opened_by},
-    console,
+    console, cors,
     error::{Problem, REQUEST_ID},
     idle::held_until_sent,
     openai, openapi,
@@ -132,7 +132,7 @@ pub(super) fn served(routes: Router<App>, app: &App, redactor: &Redactor) -> Rou
         routes, app, redactor,
     ))));
     let routes = routes.route_layer(middleware::from_fn_with_state(app.clone(), within_bounds));
-    layered(routes, app, redactor)
+    cors::layered(layered(routes, app, redactor), &app.config.cors_origins)
 }
 
 /// The routes with what also holds for unknown paths.

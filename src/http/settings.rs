@@ -29,6 +29,9 @@ pub struct HttpConfig {
     pub console: bool,
     /// Whether MCP clients are served at `/mcp` (feature `mcp-server`).
     pub mcp: bool,
+    /// Origins of web pages that may call the API from a browser, such as `https://app.example`; `*`
+    /// for all.
+    pub cors_origins: Vec<String>,
     /// The other hosts on the same store; `None` for a host that is alone.
     pub peers: Option<Arc<dyn Peers>>,
     /// Masks the program's secrets in error responses. Share the instance that masks its logs.
@@ -50,6 +53,7 @@ impl HttpConfig {
             metrics: true,
             console: true,
             mcp: true,
+            cors_origins: Vec::new(),
             peers: None,
             redactor: Redactor::default(),
         }
@@ -73,6 +77,13 @@ impl HttpConfig {
     #[must_use]
     pub fn mcp(mut self, served: bool) -> Self {
         self.mcp = served;
+        self
+    }
+
+    /// Sets the origins of web pages that may call the API from a browser.
+    #[must_use]
+    pub fn cors_origins(mut self, origins: Vec<String>) -> Self {
+        self.cors_origins = origins;
         self
     }
 
@@ -130,6 +141,7 @@ impl fmt::Debug for HttpConfig {
             .field("metrics", &self.metrics)
             .field("console", &self.console)
             .field("mcp", &self.mcp)
+            .field("cors_origins", &self.cors_origins)
             .field("peers", &self.peers.is_some())
             .field("redactor", &self.redactor)
             .finish()

@@ -14,6 +14,8 @@ pub mod semconv;
 #[cfg(feature = "otel")]
 pub mod otlp;
 
+#[cfg(feature = "http")]
+pub(crate) use prometheus::webhook_text;
 pub use prometheus::{PROMETHEUS_CONTENT_TYPE, View, prometheus_text};
 #[cfg(feature = "tools")]
 pub use redact::Redactor;

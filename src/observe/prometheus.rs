@@ -55,6 +55,62 @@ pub fn prometheus_text(host: &Host, view: View<'_>) -> String {
     page.0
 }
 
+/// Renders what became of webhooks: for each tenant the calls that were taken, the tries that failed,
+/// and the messages that were given up or wait. The last tenants beyond [`TENANTS_MAX`] share a
+/// label.
+#[cfg(feature = "http")]
+pub(crate) fn webhook_text<'a>(tenants: impl Iterator<Item = (&'a str, [u64; 4])>) -> String {
+    const FAMILIES: [(&str, &str, &str); 4] = [
+        (
+            "callboard_webhooks_delivered_total",
+            "counter",
+            "Webhooks that the receiver took.",
+        ),
+        (
+            "callboard_webhook_tries_failed_total",
+            "counter",
+            "Tries of webhooks that failed.",
+        ),
+        (
+            "callboard_webhooks_given_up_total",
+            "counter",
+            "Webhooks that no further try follows.",
+        ),
+        (
+            "callboard_webhooks_pending",
+            "gauge",
+            "Webhooks that wait, as of the last count, which is made once a minute.",
+        ),
+    ];
+    let mut rows: Vec<(&str, [u64; 4])> = tenants.collect();
+    let rest = rows.split_off(rows.len().min(TENANTS_MAX));
+    if !rest.is_empty() {
+        let sum = |sum: [u64; 4], (_, row): &(&str, [u64; 4])| {
+            let mut added = sum
+                .into_iter()
+                .zip(row)
+                .map(|(one, other)| one.saturating_add(*other));
+            std::array::from_fn(|_| added.next().unwrap_or_default())
+        };
+        rows.push((OTHER, rest.iter().fold([0; 4], sum)));
+    }
+    let mut page = Page::default();
+    if rows.is_empty() {
+        return page.0;
+    }
+    for (at, (name, kind, help)) in FAMILIES.into_iter().enumerate() {
+        page.family(name, kind, help);
+        for (tenant, row) in &rows {
+            page.sample(
+                name,
+                &[("tenant", tenant)],
+                row.get(at).copied().unwrap_or_default(),
+            );
+        }
+    }
+    page.0
+}
+
 /// Tenants with their labels: the busiest `most` with their own, the rest merged.
 fn labelled(
     mut tenants: Vec<(TenantId, TenantReading)>,

@@ -54,7 +54,7 @@ fn a_wrong_key_or_value_names_file_line_and_the_right_one() {
         ),
         (
             "[host]\n\ncolour = 1\n",
-            "callboard.toml:3: unknown key in [host] `colour`; known: data_dir, durability, listen, peer_address, admin_key_sha256, connections_per_address_max, connections_max, requests_per_tenant_max, streams_per_tenant_max, body_bytes_max, tenant_answer_bytes_max, connection_answer_bytes_max, answer_bytes_max, header_s, write_pause_s, remote_attachments, console, mcp",
+            "callboard.toml:3: unknown key in [host] `colour`; known: data_dir, durability, listen, peer_address, admin_key_sha256, connections_per_address_max, connections_max, requests_per_tenant_max, streams_per_tenant_max, body_bytes_max, tenant_answer_bytes_max, connection_answer_bytes_max, answer_bytes_max, header_s, write_pause_s, remote_attachments, cors_origins, console, mcp",
         ),
         (
             "[hots]\ndata_dir = \"x\"\n",

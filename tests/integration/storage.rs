@@ -194,6 +194,7 @@ fn pour(
             entries: entries(seq, seq),
             open: Open::None,
             wake_at: None,
+            messages: Vec::new(),
             durability,
             done: Box::new(move |result| sender.send((seq, result)).unwrap_or_default()),
         });
@@ -646,7 +647,7 @@ async fn a_newer_schema_is_named_and_left_alone() {
         refused,
         Err(StoreError::NewerSchema {
             found: 99,
-            known: 4
+            known: 5
         })
     );
 }

@@ -17,7 +17,7 @@ const RECENT_MESSAGES: usize = 20;
 
 /// The inputs of the formula, from the last 20 messages.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Recent {
+pub(crate) struct Recent {
     /// Uninterrupted sequences of tool calls and results.
     pub tool_chains: u32,
     /// Skills that were activated recently.
@@ -58,7 +58,7 @@ impl Recent {
 
 /// The number of rounds to keep: `explicit` if it is set, else 5, plus up to 5 for tool chains, up
 /// to 3 for skills, and 2 if the error rate is above 30 %. The result is clamped to 3..=15.
-pub fn keep_rounds(explicit: Option<u32>, recent: &Recent) -> u32 {
+pub(crate) fn keep_rounds(explicit: Option<u32>, recent: &Recent) -> u32 {
     let formula = || {
         5 + recent.tool_chains.min(5)
             + recent.skill_activations.min(3)

@@ -56,7 +56,6 @@ pub(crate) use recall::Recall;
 #[cfg(test)]
 pub(crate) use recall::SpanPointer;
 
-pub use keep::{Recent, keep_rounds};
 pub use ladder::plan;
 pub(crate) use ledger::SummaryLedger;
 pub(crate) use message::CompactorMsg;

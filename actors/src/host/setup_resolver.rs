@@ -7,21 +7,23 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 
 use super::{BuildError, ToolSource, subagents::Subagents};
 use crate::{
     chat::{ModelParameters, Thinking, ToolDefinition},
     compactor::{CompactorRef, MEMORY, Recall, RequestBytes},
     conversation::{
-        Ports, Setup, SkillRegistry, Toolset,
+        OutboxRules, OutboxSetup, Ports, Setup, SkillRegistry, Toolset,
         round::rules::{ApprovalMode, ContextRules, Recovery},
     },
+    ids::ConversationId,
     limits::{BYTES_A_TOKEN, Limits},
     model_gateway::{CallClass, FallbackCycle, GatewayConfig, ModelGatewayRef},
     policy::{Budget, HostShare, Prices, Pricing, TraceSampling},
     ports::{
-        ArtifactStore, Extensions, Hook, LlmProvider, LockProvider, Schemas, SkillSource, Tool,
-        TypedTool, erased,
+        ArtifactStore, Extensions, Hook, LlmProvider, LockProvider, OutboxEvent, Schemas,
+        SkillSource, Tool, TypedTool, erased,
     },
     skill::SkillPolicy,
     subagent::{CREATE_SUBAGENT, Children, CreateSubagent},
@@ -63,6 +65,8 @@ pub(super) struct ConversationDefaults {
     pub(super) subagents: bool,
     /// The models that skills may select beside the conversation's own; `*` matches any text.
     pub(super) skill_models: Arc<[String]>,
+    /// What a receiver outside is informed of; `None` without one.
+    pub(super) outbox: Option<OutboxSetup>,
 }
 
 /// The configuration of a tenant: its quotas, its budget, and its overrides of the host's defaults.
@@ -89,6 +93,7 @@ pub(super) enum Change {
     ConversationBudget(Budget),
     Subagents(bool),
     SkillModels(Arc<[String]>),
+    Outbox(OutboxSetup),
 }
 
 impl TenantConfig {
@@ -197,6 +202,23 @@ impl TenantConfig {
         self.with(Change::Subagents(may))
     }
 
+    /// Stores a message in the outbox of the store for each of these events of the tenant's
+    /// conversations, but not of those that `leaves_out` names and of subagents. `bell` is notified
+    /// after a message is stored; a program that delivers them waits for it.
+    #[must_use]
+    pub fn outbox(
+        self,
+        events: impl IntoIterator<Item = OutboxEvent>,
+        leaves_out: fn(&ConversationId) -> bool,
+        bell: Arc<Notify>,
+    ) -> Self {
+        let rules = OutboxRules {
+            events: Arc::new(events.into_iter().collect()),
+            leaves_out,
+        };
+        self.with(Change::Outbox(OutboxSetup { rules, bell }))
+    }
+
     fn with(mut self, change: Change) -> Self {
         self.changes.push(change);
         self
@@ -232,6 +254,7 @@ impl ConversationDefaults {
                 Change::ConversationBudget(budget) => defaults.budget = budget,
                 Change::Subagents(may) => defaults.subagents = may,
                 Change::SkillModels(models) => defaults.skill_models = models,
+                Change::Outbox(rules) => defaults.outbox = Some(rules),
             }
             defaults
         })
@@ -498,6 +521,7 @@ impl SetupResolver {
             takes_thinking: capabilities.thinking,
             pricing,
             trace_sampling: self.trace_sampling,
+            outbox: defaults.outbox,
             class: CallClass::Interactive,
             children: defaults
                 .subagents
@@ -592,6 +616,7 @@ fn child_of(setup: &Setup) -> Setup {
         pricing,
         context,
         has_approver: false,
+        outbox: None,
         class: CallClass::Subagent,
         children: None,
         child: None,

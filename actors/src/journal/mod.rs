@@ -36,11 +36,11 @@ pub(crate) use budget::{BUDGET_REMINDER, amount, of};
 pub(crate) use child_key::{CHILD_KEY, ChildKey, FanOutKeys};
 pub use client_keys::{KnownKey, OlderKeys};
 pub use context::{CompactionCause, CompactionNote, Context};
-pub(crate) use durable::result_digest;
 pub use durable::{
     AcceptedPrompt, ApplyError, Batch, CREATE_SUBAGENT, Call, CallState, Durable, FallbackCall,
     FoldError, OpenRound, OutputRequest, Phase, fold, restore,
 };
+pub(crate) use durable::{result_digest, status_of};
 pub(crate) use entry::call_digest;
 pub use entry::{
     ActivatedBy, ApprovalVerdict, ClientKey, DecodeError, Entry, EntryBody, WithdrawReason, digest,

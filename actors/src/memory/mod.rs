@@ -7,6 +7,7 @@
 mod artifacts;
 mod events;
 mod index;
+mod outbox;
 mod ring;
 mod sessions;
 mod skills;

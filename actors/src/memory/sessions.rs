@@ -11,13 +11,14 @@ use dashmap::{DashMap, Entry};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
-use super::{index::Index, lock};
+use super::{index::Index, lock, outbox::MemoryOutbox};
 use crate::{
     ids::{ConversationId, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
     policy::Amount,
     ports::{
-        Append, AppendError, BoxFuture, ListQuery, SessionBackend, SessionSummary, StoreError,
+        Append, AppendError, BoxFuture, ListQuery, Outbox, SessionBackend, SessionSummary,
+        StoreError,
     },
     stream::Open,
     time::Timestamp,
@@ -39,6 +40,7 @@ pub struct MemorySessions {
     bytes: DashMap<TenantId, u64>,
     /// What tenants with a budget have spent.
     spent: DashMap<TenantId, Amount>,
+    outbox: MemoryOutbox,
     closed: AtomicBool,
 }
 
@@ -128,6 +130,7 @@ impl MemorySessions {
             held.saturating_add(bytes as u64)
         });
         session.entries.append(&mut append.entries);
+        self.outbox.put(std::mem::take(&mut append.messages));
         if is_new || (session.open, session.wake_at) != (append.open, append.wake_at) {
             (session.open, session.wake_at) = (append.open, append.wake_at);
             lock(&self.index).put(
@@ -303,6 +306,7 @@ impl SessionBackend for MemorySessions {
         let was_there = match self.sessions.entry(scope.clone()) {
             Entry::Occupied(held) => {
                 lock(&self.index).remove(scope);
+                self.outbox.remove(scope);
                 let freed = held.remove().bytes;
                 self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed));
                 true
@@ -395,6 +399,10 @@ impl SessionBackend for MemorySessions {
             );
         });
         Box::pin(ready(marked.ok_or(StoreError::NotFound)))
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        Some(&self.outbox)
     }
 
     fn close(&self, _within: Duration) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -502,6 +510,7 @@ mod tests {
             }],
             open: Open::None,
             wake_at: None,
+            messages: Vec::new(),
             durability: crate::ports::Durability::Awaited,
             done,
         };

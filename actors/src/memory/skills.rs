@@ -32,7 +32,11 @@ impl MemorySkills {
     }
 
     /// Like [`MemorySkills::register`], with the skill's files as pairs of path and text.
-    pub fn register_with(&self, skill: Skill, files: impl IntoIterator<Item = (String, String)>) {
+    pub(crate) fn register_with(
+        &self,
+        skill: Skill,
+        files: impl IntoIterator<Item = (String, String)>,
+    ) {
         let name = skill.name().clone();
         self.with(|skills| {
             drop(skills.insert(

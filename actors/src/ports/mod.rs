@@ -14,6 +14,7 @@ mod hook;
 mod llm_provider;
 mod lock_provider;
 mod mcp_client;
+mod outbox;
 mod output;
 mod rate_limits;
 mod resource;
@@ -23,6 +24,7 @@ mod schema;
 mod session_backend;
 mod skill_source;
 mod steady_clock;
+mod store_error;
 mod text_arguments;
 mod tool;
 mod typed_tool;
@@ -32,6 +34,7 @@ pub use self::{
     entropy::Entropy,
     lock_provider::LockProvider,
     steady_clock::SteadyClock,
+    store_error::StoreError,
 };
 pub use artifact_store::{ArtifactError, ArtifactMeta, ArtifactStore, Cleaned};
 pub use clock::Clock;
@@ -46,6 +49,7 @@ pub use llm_provider::{
 };
 pub use mcp_client::{McpClient, McpContent, McpError, McpResult, McpToolDefinition};
 pub use network::{HostPattern, Network, NoSuchHost};
+pub use outbox::{Outbox, OutboxEvent, OutboxMessage};
 pub(crate) use output::CACHE_TTL;
 pub use output::{CachePolicy, PermissionLevel, Reach};
 pub use rate_limits::{Allowance, RateLimits};
@@ -54,7 +58,7 @@ pub use sandbox::{Exec, ExecLimits, ExecResult, Sandbox, SandboxError, SandboxPo
 pub use schema::{SchemaCheck, Schemas};
 pub use session_backend::{
     Append, AppendError, AppendExt, Done, Durability, ListQuery, Salvaged, SessionBackend,
-    SessionSummary, StoreError,
+    SessionSummary,
 };
 pub use skill_source::{
     SKILL_BODY_BYTES_MAX, SKILL_RESOURCE_BYTES_MAX, SkillError, SkillListing, SkillSource,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
-use super::BoxFuture;
+use super::{BoxFuture, Outbox, OutboxMessage, StoreError};
 use crate::{
     ids::{ConversationId, Epoch, Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
@@ -42,6 +42,8 @@ pub struct Append {
     pub open: Open,
     /// When a sweep should look at the conversation again, such as the deadline of a parked round.
     pub wake_at: Option<Timestamp>,
+    /// Messages for receivers outside, stored with the entries.
+    pub messages: Vec<OutboxMessage>,
     /// Whether a caller waits.
     pub durability: Durability,
     /// The callback for the result.
@@ -93,9 +95,12 @@ impl Append {
 
     /// Estimates the bytes of this append in a queue.
     pub fn size(&self) -> usize {
+        let messages = self.messages.iter().map(|message| message.body.len());
         self.entries
             .iter()
-            .map(|entry| entry.bytes.len().saturating_add(64))
+            .map(|entry| entry.bytes.len())
+            .chain(messages)
+            .map(|bytes| bytes.saturating_add(64))
             .fold(256, usize::saturating_add)
     }
 }
@@ -126,70 +131,6 @@ pub enum AppendError {
         /// What happened, without paths.
         message: String,
     },
-}
-
-/// Why a read failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// The store cannot be reached or is broken.
-    #[error("the store is not available: {message}")]
-    Unavailable {
-        /// What happened, without paths.
-        message: String,
-    },
-    /// A stored row cannot be read.
-    #[error("the stored data of {scope} is damaged: {message}")]
-    Damaged {
-        /// The conversation of the row.
-        scope: Scope,
-        /// What is wrong with the row.
-        message: String,
-    },
-    /// The store as a whole is damaged, and opening it as it is would lose conversations or parts of
-    /// them.
-    #[error("the store is damaged: {message}")]
-    Corrupt {
-        /// What is damaged and what to do, without paths.
-        message: String,
-    },
-    /// A newer program wrote the store.
-    #[error(
-        "the store was written by a newer version of callboard (schema {found}, this one knows {known}); use that version"
-    )]
-    NewerSchema {
-        /// Schema version of the store.
-        found: u32,
-        /// Newest schema version that this program knows.
-        known: u32,
-    },
-    /// The conversation does not exist.
-    #[error("conversation not found")]
-    NotFound,
-    /// Another host owns the conversation: ask that one.
-    #[error("another host owns this conversation")]
-    Elsewhere {
-        /// The address under which the other hosts reach that one; empty if it has none.
-        host: String,
-    },
-}
-
-impl StoreError {
-    /// Returns the stable code of the error.
-    pub fn code(&self) -> &'static str {
-        match self {
-            Self::Unavailable { .. } => "store_unavailable",
-            Self::Damaged { .. } | Self::Corrupt { .. } => "store_damaged",
-            Self::NewerSchema { .. } => "store_newer_schema",
-            Self::NotFound => "not_found",
-            Self::Elsewhere { .. } => "owned_elsewhere",
-        }
-    }
-
-    /// Whether a retry can help.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Elsewhere { .. })
-    }
 }
 
 /// One row of a list.
@@ -428,6 +369,12 @@ pub trait SessionBackend: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// The messages for receivers outside. `None` for a store that keeps none: then it ignores those
+    /// of an append, as the default does.
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        None
+    }
+
     /// Writes queued appends and closes the store; later appends fail as unavailable. Appends that
     /// are not written `within` that time fail too: afterwards every `done` was called, or is about
     /// to be for one commit that hangs.
@@ -466,6 +413,7 @@ impl<T: SessionBackend + ?Sized> AppendExt for T {
             entries,
             open,
             wake_at: None,
+            messages: Vec::new(),
             durability,
             done,
         });

@@ -507,6 +507,7 @@ mod tests {
             entries: vec![entry(seq)],
             open: Open::None,
             wake_at: None,
+            messages: Vec::new(),
             durability: Durability::Awaited,
             done: Box::new(move |result| answers.send((seq, result.is_ok())).unwrap_or_default()),
         });

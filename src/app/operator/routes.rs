@@ -15,7 +15,8 @@ use super::{
 use crate::{
     config::{ConfigError, TenantSection},
     http::{
-        KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown, new_key,
+        KeyHash, MadeKey, Operator, OperatorError, Reloaded, TenantPut, WebhookShown,
+        WorkspaceShown, new_key,
     },
 };
 
@@ -80,6 +81,10 @@ impl Operator for TenantOperator {
 
     fn erase(&self, id: TenantId) -> BoxFuture<'_, Result<u64, OperatorError>> {
         Box::pin(self.empty(id))
+    }
+
+    fn webhooks(&self) -> BTreeMap<TenantId, WebhookShown> {
+        self.0.provisioner.webhooks().figures()
     }
 
     fn workspaces(&self) -> BoxFuture<'_, BTreeMap<TenantId, WorkspaceShown>> {

@@ -35,10 +35,23 @@ const LOCKS_MAX: usize = 256;
 Example, in the configuration of an MCP client:
   {\"mcpServers\": {\"callboard\": {\"command\": \"callboard\", \"args\": [\"mcp\", \"serve\", \"--workspace\", \"/path/of/the/project\"]}}}
 
-The client starts it and gives it tasks with tools such as send_prompt. A running `callboard serve` has the same at /mcp. See docs/mcp.md.")]
+The client starts it and gives it tasks with tools such as send_prompt. A running `callboard serve` has the same at /mcp;
+for a client that only starts programs: callboard mcp serve --server URL. See docs/mcp.md.")]
 pub(in crate::cli) struct ServeArgs {
     #[command(flatten)]
     pub(super) host: HostFlags,
+    /// Pass the client's messages to a running `callboard serve` at this URL, with the key of one of
+    /// its tenants; flags of models and tools have no effect then
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Environment variable with the tenant's key at the server
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "CALLBOARD_KEY",
+        requires = "server"
+    )]
+    key_env: String,
     /// Write no notes to standard error
     #[arg(long, short = 'q')]
     quiet: bool,
@@ -46,6 +59,9 @@ pub(in crate::cli) struct ServeArgs {
 
 pub(super) async fn run(config: &Config, args: ServeArgs) -> Result<Done, Failure> {
     let mut signals = Signals::listen();
+    if let Some(server) = &args.server {
+        return super::proxy::run(server, &args.key_env, &mut signals).await;
+    }
     let mut overrides = args.host.overrides(config, Recovery::Resume)?;
     // The client's user answers, or what the client's model is allowed to.
     overrides.at_terminal = true;

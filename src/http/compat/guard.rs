@@ -24,7 +24,7 @@ pub(super) fn stateless_id() -> String {
 }
 
 /// Whether an id is that of a temporary conversation, which no client can ask for again.
-fn is_stateless(id: &ConversationId) -> bool {
+pub(crate) fn is_stateless(id: &ConversationId) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     id.as_str()
         .strip_prefix(STATELESS)

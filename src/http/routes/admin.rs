@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::Path;
 use crate::http::{
-    MadeKey, Operator, OperatorError, Reloaded, TenantPut, WorkspaceShown,
+    MadeKey, Operator, OperatorError, Reloaded, TenantPut, WebhookShown, WorkspaceShown,
     auth::Admin,
     body::{AdminJson, optional},
     error::Problem,
@@ -38,6 +38,9 @@ pub(in crate::http) struct TenantShown {
     /// What its workspace holds; absent until it was counted, at the first command or the first new file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(in crate::http) workspace: Option<WorkspaceShown>,
+    /// What became of its webhooks; absent before the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(in crate::http) webhooks: Option<WebhookShown>,
 }
 
 /// All tenants of the host.
@@ -123,12 +126,17 @@ pub(in crate::http) async fn list(
         Some(operator) => operator.workspaces().await,
         None => BTreeMap::new(),
     };
+    let mut webhooks = match &app.config.operator {
+        Some(operator) => operator.webhooks(),
+        None => BTreeMap::new(),
+    };
     let shown = app.host.tenant_ids().into_iter().map(|id| {
         let usage = app.host.tenant(&id).usage()?;
         Ok(TenantShown {
             paused: usage.paused,
             usage,
             workspace: workspaces.remove(&id),
+            webhooks: webhooks.remove(&id),
             id,
         })
     });

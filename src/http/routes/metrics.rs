@@ -8,11 +8,12 @@ use axum::{
 
 use crate::{
     http::{
+        WebhookShown,
         auth::{Admin, Caller, no_route},
         error::Problem,
         shared::App,
     },
-    observe::{PROMETHEUS_CONTENT_TYPE, View, prometheus_text},
+    observe::{PROMETHEUS_CONTENT_TYPE, View, prometheus_text, webhook_text},
 };
 
 /// Returns the host's metrics.
@@ -35,9 +36,20 @@ fn show(app: &App, view: View<'_>) -> Result<Response, Problem> {
     if !app.config.metrics {
         return Err(no_route());
     }
-    Ok((
-        [(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)],
-        prometheus_text(&app.host, view),
-    )
-        .into_response())
+    let mut text = prometheus_text(&app.host, view);
+    if let (View::Operator, Some(operator)) = (view, &app.config.operator) {
+        let webhooks = operator.webhooks();
+        let counts = webhooks.iter().map(|(tenant, shown)| {
+            let WebhookShown {
+                delivered,
+                failed,
+                given_up,
+                pending,
+                failing: _,
+            } = *shown;
+            (tenant.as_str(), [delivered, failed, given_up, pending])
+        });
+        text += &webhook_text(counts);
+    }
+    Ok(([(header::CONTENT_TYPE, PROMETHEUS_CONTENT_TYPE)], text).into_response())
 }

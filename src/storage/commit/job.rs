@@ -1,6 +1,8 @@
 //! What the writer is asked to do, and the result of it.
 
 use bytes::Bytes;
+#[cfg(feature = "sqlite")]
+use callboard_actors::ports::OutboxMessage;
 use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::Head,
@@ -13,7 +15,7 @@ use tokio::sync::oneshot;
 use super::error::{WriteError, unavailable};
 
 /// Result of one member of a commit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::storage) struct Change {
     /// Whether the conversation existed.
     pub(in crate::storage) found: bool,
@@ -23,6 +25,37 @@ pub(in crate::storage) struct Change {
     pub(in crate::storage) counted: Option<u64>,
     /// What the tenant has spent, if that was asked.
     pub(in crate::storage) spent: Option<Amount>,
+    /// The messages that were claimed.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::storage) claimed: Vec<OutboxMessage>,
+    /// The messages that were removed, and those that are left.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::storage) trimmed: (u64, u64),
+}
+
+/// A change of the messages of a tenant. Times are milliseconds since 1970.
+#[cfg(feature = "sqlite")]
+#[derive(Debug)]
+pub(in crate::storage) enum OutboxChange {
+    /// Claims at most `count` messages until a time.
+    Claim {
+        now: i64,
+        until: i64,
+        count: i64,
+        answer: Answer<Vec<OutboxMessage>>,
+    },
+    /// Removes a message, or makes it due again at a time.
+    Settle {
+        id: String,
+        again: Option<i64>,
+        answer: Answer<()>,
+    },
+    /// Removes messages from before a time, and the oldest beyond `keep`.
+    Trim {
+        before: i64,
+        keep: i64,
+        answer: Answer<(u64, u64)>,
+    },
 }
 
 impl Change {
@@ -56,6 +89,9 @@ pub(in crate::storage) enum Job {
     Count(TenantId, Answer<u64>),
     /// Adds to what a tenant has spent.
     Spend(TenantId, Amount, Answer<Option<Amount>>),
+    /// Changes messages for receivers outside.
+    #[cfg(feature = "sqlite")]
+    Outbox(TenantId, OutboxChange),
     /// Gives a conversation up, in a store of several hosts. No one waits for it.
     #[cfg_attr(
         not(feature = "postgres"),
@@ -75,6 +111,8 @@ impl Job {
             | Self::Cut(scope, ..)
             | Self::Release(scope) => &scope.tenant,
             Self::Erase(tenant, _) | Self::Count(tenant, _) | Self::Spend(tenant, ..) => tenant,
+            #[cfg(feature = "sqlite")]
+            Self::Outbox(tenant, _) => tenant,
         }
     }
 
@@ -98,6 +136,8 @@ impl Job {
             | Self::Cut(scope, ..)
             | Self::Release(scope) => Some(scope),
             Self::Erase(..) | Self::Count(..) | Self::Spend(..) => None,
+            #[cfg(feature = "sqlite")]
+            Self::Outbox(..) => None,
         }
     }
 
@@ -113,6 +153,8 @@ impl Job {
             | Self::Count(..)
             | Self::Spend(..)
             | Self::Release(_) => 256,
+            #[cfg(feature = "sqlite")]
+            Self::Outbox(..) => 256,
         }
     }
 
@@ -126,6 +168,8 @@ impl Job {
             | Self::Cut(..)
             | Self::Count(..)
             | Self::Spend(..) => true,
+            #[cfg(feature = "sqlite")]
+            Self::Outbox(..) => true,
             Self::Snapshot(..) | Self::Release(_) => false,
         }
     }
@@ -145,6 +189,7 @@ impl Job {
             | Self::Mark(..)
             | Self::Count(..)
             | Self::Spend(..)
+            | Self::Outbox(..)
             | Self::Release(_) => false,
         }
     }
@@ -153,6 +198,19 @@ impl Job {
     pub(in crate::storage) fn finish(self, result: Result<Change, WriteError>) {
         match self {
             Self::Release(_) => {}
+            #[cfg(feature = "sqlite")]
+            Self::Outbox(_, change) => {
+                let result = result.map_err(StoreError::from);
+                match change {
+                    OutboxChange::Claim { answer, .. } => {
+                        drop(answer.send(result.map(|change| change.claimed)));
+                    }
+                    OutboxChange::Settle { answer, .. } => drop(answer.send(result.map(drop))),
+                    OutboxChange::Trim { answer, .. } => {
+                        drop(answer.send(result.map(|change| change.trimmed)));
+                    }
+                }
+            }
             Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
             Self::Delete(_, answer) | Self::Erase(_, answer) => {
                 drop(answer.send(result.map(|change| change.found).map_err(StoreError::from)))
@@ -200,6 +258,15 @@ impl Job {
             | Self::Cut(_, _, _, answer) => drop(answer.send(Err(unavailable(why)))),
             Self::Count(_, answer) => drop(answer.send(Err(unavailable(why)))),
             Self::Spend(_, _, answer) => drop(answer.send(Err(unavailable(why)))),
+            #[cfg(feature = "sqlite")]
+            Self::Outbox(_, change) => {
+                let refusal = unavailable(why);
+                match change {
+                    OutboxChange::Claim { answer, .. } => drop(answer.send(Err(refusal))),
+                    OutboxChange::Settle { answer, .. } => drop(answer.send(Err(refusal))),
+                    OutboxChange::Trim { answer, .. } => drop(answer.send(Err(refusal))),
+                }
+            }
             Self::Release(_) => {}
         }
     }

@@ -116,6 +116,15 @@ impl Line {
                     awaited: awaited.saturating_sub(was_awaited),
                 }
             }
+            #[cfg(feature = "sqlite")]
+            job @ Job::Outbox(..) => {
+                self.push(job);
+                Put {
+                    bytes,
+                    members: 1,
+                    awaited,
+                }
+            }
             job @ (Job::Delete(..)
             | Job::Snapshot(..)
             | Job::Mark(..)
@@ -153,6 +162,8 @@ impl Line {
             | Job::Count(..)
             | Job::Spend(..)
             | Job::Release(_) => None,
+            #[cfg(feature = "sqlite")]
+            Job::Outbox(..) => None,
         }
     }
 
@@ -173,6 +184,8 @@ impl Line {
             }
             Job::Erase(..) | Job::Count(..) => self.open.clear(),
             Job::Spend(..) => {} // It and the appends change different rows.
+            #[cfg(feature = "sqlite")]
+            Job::Outbox(..) => {} // As above.
         }
         self.jobs.push_back(job);
     }
@@ -206,11 +219,13 @@ fn join(append: &mut Append, next: Append) {
         entries,
         open,
         wake_at,
+        messages,
         durability,
         done,
         ..
     } = next;
     append.entries.extend(entries);
+    append.messages.extend(messages);
     (append.open, append.wake_at) = (open, wake_at);
     if durability == Durability::Awaited {
         append.durability = durability;

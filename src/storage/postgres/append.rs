@@ -60,6 +60,11 @@ struct Columns<'a> {
     entry_seqs: Vec<i64>,
     bodies: Vec<&'a [u8]>,
     digests: Vec<Vec<u8>>,
+    /// The number of the append that a message belongs to, from 1.
+    message_of: Vec<i64>,
+    message_ids: Vec<&'a str>,
+    message_ats: Vec<i64>,
+    messages: Vec<&'a [u8]>,
 }
 
 impl<'a> Columns<'a> {
@@ -81,6 +86,12 @@ impl<'a> Columns<'a> {
             self.bodies.push(&entry.bytes);
             self.digests
                 .push(digests.entry(None, entry.seq, &entry.bytes).to_vec());
+        }
+        for message in &append.messages {
+            self.message_of.push(int(number as u64));
+            self.message_ids.push(&message.id);
+            self.message_ats.push(int(message.at.0));
+            self.messages.push(&message.body);
         }
     }
 }
@@ -150,7 +161,7 @@ async fn store(
 ) -> Result<Vec<i64>, Failure> {
     let sql = connector.sql(include_str!("sql/append.sql"));
     let now = now();
-    let parameters: [(&(dyn ToSql + Sync), Type); 15] = [
+    let parameters: [(&(dyn ToSql + Sync), Type); 19] = [
         (&columns.tenants, Type::TEXT_ARRAY),
         (&columns.ids, Type::TEXT_ARRAY),
         (&columns.was_epochs, Type::INT8_ARRAY),
@@ -166,6 +177,10 @@ async fn store(
         (&columns.bodies, Type::BYTEA_ARRAY),
         (&columns.digests, Type::BYTEA_ARRAY),
         (&owner, Type::TEXT),
+        (&columns.message_of, Type::INT8_ARRAY),
+        (&columns.message_ids, Type::TEXT_ARRAY),
+        (&columns.message_ats, Type::INT8_ARRAY),
+        (&columns.messages, Type::BYTEA_ARRAY),
     ];
     let mut tries = 1;
     loop {

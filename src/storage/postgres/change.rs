@@ -52,6 +52,8 @@ impl<'a> Wanted<'a> {
     pub(super) fn of(job: &'a Job) -> Option<Self> {
         Some(match job {
             Job::Append(_) | Job::Release(_) => return None,
+            #[cfg(feature = "sqlite")]
+            Job::Outbox(..) => return None, // This store changes them without its writers.
             Job::Delete(scope, _) => Self::Delete(scope),
             Job::Snapshot(scope, upto, bytes, _) => Self::Snapshot(scope, *upto, bytes),
             Job::Mark(scope, reason, _) => Self::Mark(scope, reason.as_deref()),
@@ -189,6 +191,11 @@ async fn delete(work: &Work<'_>, scope: &Scope) -> Result<Change, Error> {
     let bytes = work.remove(conv).await?;
     let (tenant, id) = (scope.tenant.as_str(), scope.conversation.as_str());
     work.run(
+        "DELETE FROM callboard.outbox WHERE tenant = $1 AND conversation = $2",
+        &[(&tenant, Type::TEXT), (&id, Type::TEXT)],
+    )
+    .await?;
+    work.run(
         include_str!("sql/delete_mark.sql"),
         &[
             (&tenant, Type::TEXT),
@@ -210,11 +217,12 @@ async fn erase(work: &Work<'_>, tenant: &TenantId) -> Result<Change, Error> {
     for row in &rows {
         work.remove(row.try_get(0)?).await?;
     }
-    work.run(
+    for sql in [
         "DELETE FROM callboard.spending WHERE tenant = $1",
-        &[(&tenant.as_str(), Type::TEXT)],
-    )
-    .await?;
+        "DELETE FROM callboard.outbox WHERE tenant = $1",
+    ] {
+        work.run(sql, &[(&tenant.as_str(), Type::TEXT)]).await?;
+    }
     Ok(Change {
         found: !rows.is_empty(),
         counted: Some(0),

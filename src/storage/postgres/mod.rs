@@ -23,6 +23,7 @@ mod readers;
 mod transaction;
 mod artifacts;
 mod notes;
+mod outbox;
 mod control;
 mod info;
 mod recounts;
@@ -48,7 +49,8 @@ use callboard_actors::{
     journal::{Head, Loaded, StoredEntry},
     policy::Amount,
     ports::{
-        Append, BoxFuture, Clock, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError,
+        Append, BoxFuture, Clock, ListQuery, Outbox, Salvaged, SessionBackend, SessionSummary,
+        StoreError,
     },
     stream::Open,
     time::Timestamp,
@@ -440,6 +442,10 @@ impl SessionBackend for Postgres {
 
     fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
         self.write(|answer| Job::Erase(tenant.clone(), answer))
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        Some(self)
     }
 
     fn try_write(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -76,6 +76,8 @@ pub(super) fn stages(jobs: Vec<Job>) -> Vec<Stage> {
                 };
                 conversations.insert(scope, at + 1);
             }
+            #[cfg(feature = "sqlite")]
+            Job::Outbox(..) => stages.push(Stage::Single(job)),
             job @ (Job::Delete(..)
             | Job::Snapshot(..)
             | Job::Mark(..)
@@ -124,6 +126,7 @@ mod tests {
             entries: Vec::new(),
             open: Open::None,
             wake_at: None,
+            messages: Vec::new(),
             durability: Durability::Awaited,
             done: Box::new(drop),
         })

@@ -15,6 +15,7 @@ mod options;
 mod open;
 mod log;
 mod error;
+mod outbox;
 mod write;
 mod writer;
 mod chain;
@@ -44,7 +45,9 @@ use callboard_actors::{
     ids::{Scope, Seq, TenantId},
     journal::{Head, Loaded, StoredEntry},
     policy::Amount,
-    ports::{Append, BoxFuture, ListQuery, Salvaged, SessionBackend, SessionSummary, StoreError},
+    ports::{
+        Append, BoxFuture, ListQuery, Outbox, Salvaged, SessionBackend, SessionSummary, StoreError,
+    },
     stream::Open,
     time::Timestamp,
 };
@@ -365,6 +368,10 @@ impl SessionBackend for Sqlite {
 
     fn erase<'a>(&'a self, tenant: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
         self.write(|answer| Job::Erase(tenant.clone(), answer))
+    }
+
+    fn outbox(&self) -> Option<&dyn Outbox> {
+        Some(self)
     }
 
     fn scrub(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -30,6 +30,7 @@ const SCHEMAS: &[&str] = &[
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
+    include_str!("schema_5.sql"),
 ];
 
 /// "CBRD" in ASCII: distinguishes Callboard's files from those of other programs.

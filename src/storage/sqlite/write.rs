@@ -15,6 +15,7 @@ use rusqlite::{
 use super::{
     chain::Kept,
     error::{FindError, WriteError},
+    outbox,
 };
 use crate::storage::commit::{
     columns::{code, int, nat},
@@ -43,6 +44,7 @@ pub(super) fn perform(conn: &Connection, job: &Job, now: i64) -> Result<Change, 
         Job::Cut(scope, to, open, _) => cut(conn, scope, *to, *open),
         Job::Count(tenant, _) => count(conn, tenant),
         Job::Spend(tenant, amount, _) => spend(conn, tenant, *amount),
+        Job::Outbox(tenant, change) => outbox::change(conn, tenant, change),
         // The file belongs to the processes of one machine, and no conversation to one of them.
         Job::Release(_) => Ok(Change::default()),
     }
@@ -207,6 +209,7 @@ fn append(conn: &Connection, append: &Append, now: i64) -> Result<i64, WriteErro
     for (entry, digest) in append.entries.iter().zip(&stored) {
         insert.execute(params![conv, int(entry.seq.0), &*entry.bytes, digest])?;
     }
+    outbox::put(conn, &append.messages)?;
     Ok(bytes)
 }
 
@@ -215,6 +218,7 @@ fn delete(conn: &Connection, scope: &Scope) -> Result<Change, WriteError> {
         return Ok(Change::default());
     };
     let bytes = bytes_of(conn, conv)?;
+    outbox::remove(conn, scope)?;
     for sql in [
         "DELETE FROM journal WHERE conv = ?1",
         "DELETE FROM snapshot WHERE conv = ?1",
@@ -244,8 +248,12 @@ fn erase(conn: &Connection, tenant: &TenantId) -> Result<Change, WriteError> {
     let rows = conn
         .prepare_cached("DELETE FROM conversation WHERE tenant = ?1")?
         .execute([tenant.as_str()])?;
-    conn.prepare_cached("DELETE FROM spending WHERE tenant = ?1")?
-        .execute([tenant.as_str()])?;
+    for sql in [
+        "DELETE FROM spending WHERE tenant = ?1",
+        "DELETE FROM outbox WHERE tenant = ?1",
+    ] {
+        conn.prepare_cached(sql)?.execute([tenant.as_str()])?;
+    }
     Ok(Change {
         found: rows > 0,
         counted: Some(0),

@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Home, Ran};
+use super::{
+    Home, Ran,
+    serve::{Key, Served, configure},
+};
 use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, sse};
 
 /// A client that writes and reads lines.
@@ -197,4 +200,50 @@ fn without_a_provider_the_program_says_so_in_one_line_before_any_message() {
 
     assert_eq!((left.code, left.out.as_str()), (Some(2), ""), "{left:?}");
     assert!(left.err.contains("ANTHROPIC_API_KEY"), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_over_pipes_is_served_by_a_running_host_with_a_tenants_key() {
+    let home = Home::new();
+    let key = Key::new(&home);
+    let text = format!(
+        "[[provider]]\nkind = \"offline\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+        key.hash
+    );
+    configure(&home, &text);
+    let served = Served::start(&home, &[]);
+    let url = served.url().to_owned();
+    let secret = key.key.clone();
+    let run = move || {
+        let mut of_client = Home::new();
+        let flags = ["--server", &url, "--key-env", "KEY_OF_ACME"];
+        let without = Client::start(&of_client, &flags).leave();
+        of_client.variables = vec![("KEY_OF_ACME", "cb_not-a-key-of-anyone".to_owned())];
+        let mut refused = Client::start(&of_client, &flags);
+        let shake = json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}});
+        let answer = refused.ask("initialize", shake);
+        let refused = refused.leave();
+        of_client.variables = vec![("KEY_OF_ACME", secret)];
+        let mut client = Client::start(&of_client, &flags);
+        client.shakes_hands();
+        let said = client.call(
+            "send_prompt",
+            json!({"prompt": "Hello", "conversation_id": "by-pipe"}),
+        );
+        (without, answer, refused, said, client.leave())
+    };
+    let (without, answer, refused, said, left) = tokio::task::spawn_blocking(run).await.unwrap();
+
+    assert_eq!(without.code, Some(2), "{without:?}");
+    assert!(without.err.contains("set KEY_OF_ACME"), "{without:?}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("the host did not take the message"),
+        "{message}"
+    );
+    assert!(!format!("{answer}{refused:?}").contains("cb_not-a-key"));
+    assert_eq!(said["structuredContent"]["status"], "completed", "{said}");
+    assert_eq!((left.code, left.out.as_str()), (Some(0), ""), "{left:?}");
+    let stored = served.get("/v1/conversations/by-pipe", &key.key).await;
+    assert_eq!(stored.body["state"], "idle", "{stored:?}");
 }

@@ -11,6 +11,7 @@ mod settings;
 mod strain;
 mod tools;
 mod watchers;
+mod webhooks;
 
 use std::{
     io::{BufRead as _, BufReader},

@@ -372,7 +372,7 @@ fn a_tenant_in_json_has_the_keys_of_the_file_and_its_mistakes_a_pointer() {
         (
             json!({"workspace": "here"}),
             None,
-            "`workspace` and `skills` must be absolute paths",
+            "`workspace`, `skills` and `webhook.secret_file` must be absolute paths",
         ),
         (
             json!({"id": "other"}),

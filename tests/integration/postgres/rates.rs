@@ -89,6 +89,10 @@ fn script(schema: &str) -> String {
         "array['{\"n\":1}'::bytea]",
         "array['0123456789abcdef'::bytea]",
         "null::text",
+        "array[]",
+        "array[]",
+        "array[]",
+        "array[]",
     ];
     for (n, value) in values.into_iter().enumerate().rev() {
         statement = statement.replace(&format!("${}", n + 1), value);

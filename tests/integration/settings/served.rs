@@ -168,3 +168,148 @@ fn ask(served: &Served, path: &str) -> String {
     stream.read_to_string(&mut answer).unwrap();
     answer
 }
+
+/// What a browser asks before a call of a page.
+async fn preflight(served: &Served, path: &str, origin: &str) -> reqwest::Response {
+    let client = callboard::tls::client_builder().unwrap().build().unwrap();
+    client
+        .request(Method::OPTIONS, format!("{}{path}", served.url()))
+        .header("origin", origin)
+        .header("access-control-request-method", "POST")
+        .header(
+            "access-control-request-headers",
+            "authorization,content-type",
+        )
+        .send()
+        .await
+        .unwrap()
+}
+
+/// A call of a page.
+async fn called(served: &Served, path: &str, key: &str, origin: &str) -> reqwest::Response {
+    let client = callboard::tls::client_builder().unwrap().build().unwrap();
+    client
+        .get(format!("{}{path}", served.url()))
+        .header("origin", origin)
+        .bearer_auth(key)
+        .send()
+        .await
+        .unwrap()
+}
+
+fn header<'a>(response: &'a reqwest::Response, name: &str) -> Option<&'a str> {
+    response
+        .headers()
+        .get(name)
+        .map(|value| value.to_str().unwrap())
+}
+
+const ALLOW: &str = "access-control-allow-origin";
+const APP: &str = "https://app.example";
+const PATH: &str = "/v1/conversations";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_an_allowed_origin_may_call_the_api_and_ask_without_a_key() {
+    let (served, key, _home) =
+        bounded("cors_origins = [\"https://app.example\", \"http://localhost:3000\"]");
+
+    for origin in [APP, "http://localhost:3000"] {
+        let asked = preflight(&served, "/v1/conversations/c/messages", origin).await;
+        assert_eq!(asked.status(), StatusCode::NO_CONTENT);
+        assert_eq!(header(&asked, ALLOW), Some(origin));
+        let headers = header(&asked, "access-control-allow-headers");
+        assert_eq!(headers, Some("authorization,content-type"));
+        let methods = header(&asked, "access-control-allow-methods").unwrap();
+        assert!(methods.contains("DELETE"), "{methods}");
+        let answer = called(&served, PATH, &key.key, origin).await;
+        assert_eq!(
+            (answer.status(), header(&answer, ALLOW)),
+            (StatusCode::OK, Some(origin))
+        );
+        assert_eq!(header(&answer, "vary"), Some("origin"));
+        let exposed = header(&answer, "access-control-expose-headers").unwrap();
+        for name in [
+            "location",
+            "retry-after",
+            "x-request-id",
+            "idempotency-replayed",
+        ] {
+            assert!(exposed.contains(name), "{exposed}");
+        }
+        let credentials = header(&answer, "access-control-allow-credentials");
+        assert_eq!(credentials, None);
+    }
+    // A page can read why it is refused, but not without a key.
+    let refused = called(&served, PATH, "cb_not-a-key", APP).await;
+    assert_eq!(
+        (refused.status(), header(&refused, ALLOW)),
+        (StatusCode::UNAUTHORIZED, Some(APP))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pages_of_another_origin_and_the_console_get_no_cors() {
+    let (served, key, _home) = bounded("cors_origins = [\"https://app.example\"]");
+
+    for origin in ["https://app.example.evil", "http://app.example", "null"] {
+        let asked = preflight(&served, PATH, origin).await;
+        assert_ne!(asked.status(), StatusCode::NO_CONTENT);
+        let answer = called(&served, PATH, &key.key, origin).await;
+        let both = (header(&asked, ALLOW), header(&answer, ALLOW));
+        assert_eq!(both, (None, None), "{origin}");
+        assert_eq!(header(&answer, "vary"), Some("origin"));
+    }
+    let console = called(&served, "/console", &key.key, APP).await;
+    let asked = preflight(&served, "/console", APP).await;
+    assert_eq!(
+        (header(&console, ALLOW), header(&asked, ALLOW)),
+        (None, None)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cors_is_off_by_default_and_a_star_is_for_every_page() {
+    let (served, key, _home) = bounded("");
+    let asked = preflight(&served, PATH, APP).await;
+    let answer = called(&served, PATH, &key.key, APP).await;
+    assert_ne!(asked.status(), StatusCode::NO_CONTENT);
+    for response in [&asked, &answer] {
+        assert_eq!(
+            (header(response, ALLOW), header(response, "vary")),
+            (None, None)
+        );
+    }
+
+    let (served, key, _home) = bounded("cors_origins = [\"*\"]");
+    let asked = preflight(&served, PATH, APP).await;
+    let answer = called(&served, PATH, &key.key, APP).await;
+    assert_eq!(asked.status(), StatusCode::NO_CONTENT);
+    assert_eq!(
+        (header(&asked, ALLOW), header(&answer, ALLOW)),
+        (Some("*"), Some("*"))
+    );
+
+    for (origins, problem) in [
+        (
+            "[\"*\", \"https://app.example\"]",
+            "must be `*` alone, or a list of origins without it",
+        ),
+        (
+            "[\"app.example\"]",
+            "must list origins such as `https://app.example`",
+        ),
+        (
+            "[\"https://app.example/\"]",
+            "must list origins such as `https://app.example`",
+        ),
+        (
+            "[\"null\"]",
+            "must list origins such as `https://app.example`",
+        ),
+    ] {
+        let home = home(&format!("[host]\ncors_origins = {origins}\n"));
+        let refused = home.run(&["config", "check"]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.err.contains(problem), "{}", refused.err);
+    }
+}

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use crate::{
     ids::{Epoch, Seq},
     journal::{Head, StoredEntry},
+    ports::OutboxMessage,
     stream::Open,
     time::Timestamp,
 };
@@ -29,6 +30,8 @@ pub(crate) struct AppendBatch {
     /// When the first open approval expires; `None` without one. The host wakes the conversation
     /// then.
     pub wake_at: Option<Timestamp>,
+    /// Messages for receivers outside that follow from the entries.
+    pub messages: Vec<OutboxMessage>,
     /// Whether an effect waits for this append.
     pub awaited: bool,
 }
@@ -127,6 +130,7 @@ impl<R> AppendQueue<R> {
         entries: Vec<StoredEntry>,
         open: Open,
         wake_at: Option<Timestamp>,
+        messages: Vec<OutboxMessage>,
         waits: Vec<R>,
     ) -> (Option<AppendBatch>, Vec<R>) {
         if self.closed {
@@ -147,6 +151,7 @@ impl<R> AppendQueue<R> {
             entries,
             open,
             wake_at,
+            messages,
             awaited,
         };
         self.tail = Head {
@@ -307,12 +312,20 @@ mod tests {
             vec![entry(5), entry(6)],
             Open::Running,
             None,
+            vec![],
             vec!["a"],
         );
         assert_eq!((first.map(|p| p.expected), now), (Some(head(1, 4)), vec![]));
-        append_queue.push(Epoch(2), vec![entry(7)], Open::Running, None, vec![]);
+        append_queue.push(
+            Epoch(2),
+            vec![entry(7)],
+            Open::Running,
+            None,
+            vec![],
+            vec![],
+        );
         assert_eq!(
-            append_queue.push(Epoch(2), vec![], Open::Running, None, vec!["b"]),
+            append_queue.push(Epoch(2), vec![], Open::Running, None, vec![], vec!["b"]),
             (None, vec![])
         );
 
@@ -324,7 +337,7 @@ mod tests {
         assert_eq!(append_queue.stored(Seq(7)).released, ["b"]);
         assert!(append_queue.is_empty());
         assert_eq!(
-            append_queue.push(Epoch(2), vec![], Open::None, None, vec!["c"]),
+            append_queue.push(Epoch(2), vec![], Open::None, None, vec![], vec!["c"]),
             (None, vec!["c"])
         );
     }
@@ -332,10 +345,22 @@ mod tests {
     #[test]
     fn nothing_goes_out_behind_a_first_append_that_may_be_refused() {
         let mut append_queue = AppendQueue::new(head(1, 4));
-        let (first, _) =
-            append_queue.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
-        let (second, _) =
-            append_queue.push(Epoch(2), vec![entry(6)], Open::Running, None, vec!["b"]);
+        let (first, _) = append_queue.push(
+            Epoch(2),
+            vec![entry(5)],
+            Open::Running,
+            None,
+            vec![],
+            vec!["a"],
+        );
+        let (second, _) = append_queue.push(
+            Epoch(2),
+            vec![entry(6)],
+            Open::Running,
+            None,
+            vec![],
+            vec!["b"],
+        );
         assert_eq!((first.is_some(), second), (true, None));
 
         let committed = append_queue.stored(Seq(5));
@@ -353,7 +378,14 @@ mod tests {
         );
         assert!(
             append_queue
-                .push(Epoch(2), vec![entry(7)], Open::Running, None, vec![])
+                .push(
+                    Epoch(2),
+                    vec![entry(7)],
+                    Open::Running,
+                    None,
+                    vec![],
+                    vec![]
+                )
                 .0
                 .is_some()
         );
@@ -362,12 +394,33 @@ mod tests {
     #[test]
     fn after_a_pause_only_what_is_missing_is_sent_again() {
         let mut append_queue = AppendQueue::new(head(2, 0));
-        append_queue.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
-        append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
+        append_queue.push(
+            Epoch(2),
+            vec![entry(1)],
+            Open::Running,
+            None,
+            vec![],
+            vec!["a"],
+        );
+        append_queue.push(
+            Epoch(2),
+            vec![entry(2)],
+            Open::Running,
+            None,
+            vec![],
+            vec!["b"],
+        );
         assert!(append_queue.lost() && !append_queue.lost());
         assert_eq!(
             append_queue
-                .push(Epoch(2), vec![entry(3)], Open::None, None, vec!["c"])
+                .push(
+                    Epoch(2),
+                    vec![entry(3)],
+                    Open::None,
+                    None,
+                    vec![],
+                    vec!["c"]
+                )
                 .0,
             None
         );
@@ -389,7 +442,14 @@ mod tests {
     fn another_activation_of_the_same_epoch_is_recognized_by_its_first_entry() {
         let append_queue = || {
             let mut append_queue = AppendQueue::new(head(1, 4));
-            append_queue.push(Epoch(2), vec![entry(5)], Open::Running, None, vec!["a"]);
+            append_queue.push(
+                Epoch(2),
+                vec![entry(5)],
+                Open::Running,
+                None,
+                vec![],
+                vec!["a"],
+            );
             append_queue.lost();
             append_queue
         };
@@ -425,8 +485,22 @@ mod tests {
     #[test]
     fn a_head_that_was_read_too_early_ends_nothing() {
         let mut append_queue = AppendQueue::new(head(2, 0));
-        append_queue.push(Epoch(2), vec![entry(1)], Open::Running, None, vec!["a"]);
-        append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["b"]);
+        append_queue.push(
+            Epoch(2),
+            vec![entry(1)],
+            Open::Running,
+            None,
+            vec![],
+            vec!["a"],
+        );
+        append_queue.push(
+            Epoch(2),
+            vec![entry(2)],
+            Open::Running,
+            None,
+            vec![],
+            vec!["b"],
+        );
         append_queue.lost();
         assert_eq!(
             append_queue.stored(Seq(1)),
@@ -450,7 +524,14 @@ mod tests {
     #[test]
     fn another_epoch_ends_the_activation_and_releases_nothing() {
         let mut append_queue = AppendQueue::new(head(2, 1));
-        append_queue.push(Epoch(2), vec![entry(2)], Open::Running, None, vec!["a"]);
+        append_queue.push(
+            Epoch(2),
+            vec![entry(2)],
+            Open::Running,
+            None,
+            vec![],
+            vec!["a"],
+        );
         append_queue.lost();
 
         assert_eq!(append_queue.head_read(head(3, 2), None), PauseOutcome::End);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use ractor::ActorRef;
+use tokio::sync::Notify;
 
 use crate::{
     conversation::{
@@ -28,7 +29,7 @@ use crate::{
     },
     ids::{Epoch, Scope},
     journal::{Durable, Entry, EntryBody, Growth, Head, StoredEntry},
-    ports::{Append, AppendError, Durability, SessionBackend},
+    ports::{Append, AppendError, Durability, OutboxMessage, SessionBackend},
     stream::Open,
     tenant::Tenant,
     time::Timestamp,
@@ -46,6 +47,8 @@ pub(in crate::conversation) struct Committer {
     queue: SharedQueue,
     /// Publishes events; shared with the tasks of model calls and tools.
     pub(in crate::conversation) writer: Arc<StreamWriter>,
+    /// Rung after a message for a receiver outside is stored.
+    bell: Option<Arc<Notify>>,
     /// How often appends were sent again. A lost append of an earlier time has an older number.
     sending: u32,
 }
@@ -102,16 +105,19 @@ impl Committer {
             appends: args.lease.appends().clone(),
             queue: SharedQueue::new(head),
             writer: Arc::new(writer),
+            bell: args.setup.outbox.as_ref().map(|outbox| outbox.bell.clone()),
             sending: 0,
         }
     }
 
     /// Appends `entries`, which led to `state`, and performs each effect of `after_commit` once all
-    /// entries so far are durable. Returns by how much the journal grows.
+    /// entries so far are durable. `messages` are stored with the entries. Returns by how much the
+    /// journal grows.
     pub(in crate::conversation) fn commit(
         &self,
         entries: &[Entry],
         state: &Durable,
+        messages: Vec<OutboxMessage>,
         after_commit: Vec<AfterCommit>,
     ) -> Growth {
         let (open, wake_at) = open(state);
@@ -127,9 +133,10 @@ impl Committer {
             )
         });
         let mut queue = self.queue.lock();
-        let (batch, ready) = queue
-            .appends
-            .push(self.epoch, stored, open, wake_at, after_commit);
+        let (batch, ready) =
+            queue
+                .appends
+                .push(self.epoch, stored, open, wake_at, messages, after_commit);
         let batch = batch.filter(|_| !queue.claimed); // Held batches go first; `Claimed` sends them.
         drop(queue);
         if let Some(batch) = batch {
@@ -148,6 +155,7 @@ impl Committer {
             entries,
             open,
             wake_at,
+            messages,
             awaited,
         } = batch;
         let upto = entries.last().map_or(expected.seq, |entry| entry.seq);
@@ -165,11 +173,15 @@ impl Committer {
         // held behind the first append keep their order.
         let under_way = self.appends.begin();
         let health = self.health.clone();
+        let bell = self.bell.clone().filter(|_| !messages.is_empty());
         let done = Box::new(move |result: Result<(), AppendError>| {
             let _under_way = under_way;
             match result {
                 Ok(()) => {
                     health.written();
+                    if let Some(bell) = bell {
+                        bell.notify_one();
+                    }
                     let mut guard = queue.lock();
                     let committed = guard.appends.stored(upto);
                     guard.claimed |= !committed.send.is_empty();
@@ -203,6 +215,7 @@ impl Committer {
             entries,
             open,
             wake_at,
+            messages,
             durability,
             done,
         });

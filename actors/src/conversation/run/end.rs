@@ -133,7 +133,8 @@ impl Live {
         // A store ignores a snapshot that its journal has not reached.
         let (reply, stored) = oneshot::channel();
         let answer = AfterCommit::Done(reply);
-        self.commits.commit(&[], &self.durable, vec![answer]);
+        self.commits
+            .commit(&[], &self.durable, Vec::new(), vec![answer]);
         let sessions = self.ports.sessions.clone();
         let scope = self.scope.clone();
         let durable = self.durable.clone();

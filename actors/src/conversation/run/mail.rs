@@ -45,7 +45,8 @@ impl Live {
                         state: self.durable.clone(),
                         place,
                     };
-                    self.commits.commit(&[], &self.durable, vec![state]);
+                    self.commits
+                        .commit(&[], &self.durable, Vec::new(), vec![state]);
                 }
                 return Ok(Flow::GoOn);
             }

@@ -44,6 +44,7 @@ use crate::{
     },
     ids::{RoundId, Scope},
     journal::{Durable, EntryBody, Growth, Head},
+    ports::OutboxMessage,
     small_map::SmallMap,
     stream::EventKind,
     task::AbortOnDrop,
@@ -185,12 +186,13 @@ impl Live {
     ///    another activation may own the journal by now.
     fn input(&mut self, input: Input) -> Result<Flow, String> {
         let now = self.ports.clock.now();
+        let mut messages = Vec::new();
         let Outcome {
             mut entries,
             mut effects,
-        } = self.decide(input, now)?;
+        } = self.decide(input, now, &mut messages)?;
         while let Some(answer) = self.budget_guard.answer() {
-            let more = self.decide(answer, now)?;
+            let more = self.decide(answer, now, &mut messages)?;
             entries.extend(more.entries);
             effects.extend(more.effects);
         }
@@ -206,7 +208,9 @@ impl Live {
             .map(|effect| self.after_commit(effect))
             .collect();
         if !entries.is_empty() || !after_commit.is_empty() {
-            let growth = self.commits.commit(&entries, &self.durable, after_commit);
+            let growth = self
+                .commits
+                .commit(&entries, &self.durable, messages, after_commit);
             self.growth.add(growth);
             self.wait_status
                 .note_history(self.durable.history.messages().kept_bytes());
@@ -223,8 +227,14 @@ impl Live {
         Ok(self.sleep_if_due(&entries))
     }
 
-    /// Decides one input, updates counters, and forwards reservations to the budget guard.
-    fn decide(&mut self, input: Input, now: Timestamp) -> Result<Outcome, String> {
+    /// Decides one input, updates counters, and forwards reservations to the budget guard. Adds what
+    /// receivers outside are to learn to `messages`.
+    fn decide(
+        &mut self,
+        input: Input,
+        now: Timestamp,
+        messages: &mut Vec<OutboxMessage>,
+    ) -> Result<Outcome, String> {
         self.volatile.tenant_left = self.budget_guard.tenant_left();
         self.volatile.bounds_money = self.budget_guard.bounds_money();
         self.volatile.is_store_full = self.tenant.stored().is_full();
@@ -239,7 +249,13 @@ impl Live {
             &mut self.volatile,
             now,
             input,
-            |before, entry| writer.entry(before, entry),
+            |before, entry| {
+                writer.entry(before, entry);
+                let outbox = self.setup.outbox.as_ref();
+                messages.extend(
+                    outbox.and_then(|outbox| outbox.rules.message(&self.scope, before, entry)),
+                );
+            },
         );
         let outcome = outcome.map_err(|error| {
             tracing::error!(conversation = %self.scope.conversation, %error, "a decision does not fit the state; this activation ends");
@@ -354,7 +370,8 @@ impl Live {
             Effect::RoundOver { round_id } => self.round_over(round_id),
             Effect::Acknowledge { .. } | Effect::Answer { .. } => {
                 let answer = self.after_commit(effect);
-                self.commits.commit(&[], &self.durable, vec![answer]);
+                self.commits
+                    .commit(&[], &self.durable, Vec::new(), vec![answer]);
             }
         }
     }

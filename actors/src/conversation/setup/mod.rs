@@ -7,10 +7,13 @@ pub(in crate::conversation) mod toolset;
 
 use std::sync::Arc;
 
+use tokio::sync::Notify;
+
 use crate::{
     chat::{ModelParameters, ModelRequest, RawJson, ToolChoice, ToolDefinition},
     compactor::CompactorRef,
     conversation::{
+        outgoing::OutboxRules,
         round::{
             rules::{
                 ApprovalMode, CallCheck, CallPolicy, ContextRules, ModelLimits, OtherModel,
@@ -47,6 +50,14 @@ pub struct Ports {
     pub entropy: Arc<dyn Entropy>,
     /// Counters of the whole host, read by `/metrics`.
     pub counters: Arc<Counters>,
+}
+
+/// What a receiver outside is informed of, and who waits for the messages.
+#[derive(Clone)]
+pub(crate) struct OutboxSetup {
+    pub(crate) rules: OutboxRules,
+    /// Notified after a message is stored.
+    pub(crate) bell: Arc<Notify>,
 }
 
 /// The configuration of a conversation.
@@ -98,6 +109,8 @@ pub struct Setup {
     pub pricing: Arc<Pricing>,
     /// Which fraction of the rounds is traced.
     pub trace_sampling: TraceSampling,
+    /// What a receiver outside is informed of; `None` without one.
+    pub(crate) outbox: Option<OutboxSetup>,
     /// The priority class of the model calls in the gateway.
     pub class: CallClass,
     /// Starts, wakes and interrupts subagents; `None` if the conversation may not have any.

@@ -112,6 +112,7 @@ async fn store_due(sessions: &MemorySessions, id: &str) {
         entries: vec![entry.encode()],
         open: Open::Parked,
         wake_at: Some(NOW),
+        messages: Vec::new(),
         durability: Durability::Awaited,
         done: Box::new(move |result| drop(stored.send(result))),
     });

@@ -26,6 +26,7 @@ mod fits;
 mod lives;
 mod money;
 mod outages;
+mod outbox;
 mod outputs;
 mod owners;
 mod pace;

@@ -3,6 +3,7 @@
 mod damage;
 mod fence;
 mod lists;
+mod outbox;
 mod owners;
 mod shortened;
 
@@ -58,6 +59,8 @@ pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     spending_is_summed_for_each_tenant_until_it_is_erased(&*make().await).await;
     emptied_entries_keep_their_places_and_nothing_else(&*make().await).await;
     a_cut_journal_ends_there_and_goes_on(&*make().await).await;
+    outbox::messages_wait_until_they_are_settled(&*make().await).await;
+    outbox::messages_go_with_their_conversation(&*make().await).await;
     lists_leave_out_subagents_unless_they_are_asked_for(&*make().await).await;
     lists_are_paged_in_order(&*make().await).await;
     open_conversations_are_found_across_tenants(&*make().await).await;
@@ -129,6 +132,7 @@ async fn write_open(
         entries,
         open,
         wake_at,
+        messages: Vec::new(),
         durability,
         done,
     });
@@ -382,6 +386,7 @@ fn pour(
             entries: entries(seq, seq),
             open: Open::None,
             wake_at: None,
+            messages: Vec::new(),
             durability: if seq % 3 == 0 {
                 Durability::Awaited
             } else {

@@ -26,6 +26,7 @@ fn append(tenant: &str, seq: u64, bytes: usize, durability: Durability) -> Job {
         }],
         open: Open::None,
         wake_at: None,
+        messages: Vec::new(),
         durability,
         done: Box::new(|_| {}),
     })

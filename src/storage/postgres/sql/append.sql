@@ -42,6 +42,12 @@ opened AS (
     ON CONFLICT (conv) DO UPDATE SET kind = excluded.kind, wake_at = excluded.wake_at
     WHERE (o.kind, o.wake_at) IS DISTINCT FROM (excluded.kind, excluded.wake_at)
 ),
+queued AS (
+    INSERT INTO callboard.outbox (id, tenant, conversation, at, body)
+    SELECT m.id, want.tenant, want.id, m.at, m.body
+    FROM unnest($16::int8[], $17::text[], $18::int8[], $19::bytea[]) AS m (n, id, at, body) JOIN passed USING (n) JOIN want USING (n)
+    ON CONFLICT DO NOTHING
+),
 closed AS (
     DELETE FROM callboard.open_round o USING passed JOIN want USING (n) WHERE o.conv = passed.conv AND want.open = 0
 )

@@ -212,6 +212,7 @@ impl ProcessStore {
             entries: vec![entry.encode()],
             open,
             wake_at,
+            messages: Vec::new(),
             durability: crate::ports::Durability::Awaited,
             done: Box::new(|_| {}),
         });

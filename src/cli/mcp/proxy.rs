@@ -1,0 +1,125 @@
+//! `callboard mcp serve --server URL`: passes messages between a client at standard input and output
+//! and `/mcp` of a running host, for clients that only start programs. Nothing is kept here: the host
+//! has the conversations, and each message carries the tenant's key.
+
+use std::time::Duration;
+
+use rmcp::{
+    model::{ErrorCode, ErrorData, JsonRpcMessage},
+    service::{RoleClient, RoleServer},
+    transport::{
+        StreamableHttpClientTransport, Transport, async_rw::AsyncRwTransport,
+        streamable_http_client::StreamableHttpClientTransportConfig,
+    },
+};
+use tokio::task::JoinSet;
+
+use crate::{
+    cli::{
+        failure::{Done, Failure},
+        remote::base_url,
+        signals::Signals,
+    },
+    config::{Secret, process_environment},
+    visible::visible_line,
+};
+
+/// How long a connection may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the host may send nothing; its streams have a comment every 15 s.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes of one message of either side.
+const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
+
+/// Messages of the client that are on their way at once; beyond it, its input is not read.
+const SENDING_MAX: usize = 64;
+
+/// Characters of an error that the client is shown.
+const ERROR_CHARS_MAX: usize = 300;
+
+/// Passes messages until the client goes away.
+pub(super) async fn run(
+    server: &str,
+    key_env: &str,
+    signals: &mut Signals,
+) -> Result<Done, Failure> {
+    let base = base_url(server).map_err(|problem| Failure::usage(format!("--server {problem}")))?;
+    let key = process_environment().find_map(|(name, text)| (name == key_env).then_some(text));
+    let key = key.ok_or_else(|| {
+        Failure::usage("a server needs a tenant's key").hint(format!(
+            "set {key_env}, or name another variable with --key-env"
+        ))
+    })?;
+    let key = Secret::new(&key)
+        .map_err(|problem| Failure::usage(format!("the key of {key_env} {problem}")))?;
+    let client = crate::tls::client_builder()
+        .map_err(|error| Failure::work(error.to_string()))?
+        // A proxy or another host must not receive the key.
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_WITHIN)
+        .read_timeout(SILENCE_MAX)
+        .build()
+        .map_err(|error| Failure::work(error.to_string()))?;
+    let config = StreamableHttpClientTransportConfig::with_uri(format!("{base}/mcp"))
+        .auth_header(key.expose())
+        .max_sse_event_size(MESSAGE_BYTES_MAX);
+    let host = StreamableHttpClientTransport::with_client(client, config);
+    let pipes = AsyncRwTransport::<RoleServer, _, _>::new(tokio::io::stdin(), tokio::io::stdout())
+        .with_max_line_length(MESSAGE_BYTES_MAX);
+    tokio::select! {
+        biased;
+        () = signals.next() => Ok(Done::Well),
+        passed = pass(pipes, host) => passed,
+    }
+}
+
+/// Passes each message on. A request that the host does not take gets an error as its answer.
+async fn pass(
+    mut pipes: impl Transport<RoleServer>,
+    mut host: impl Transport<RoleClient>,
+) -> Result<Done, Failure> {
+    let mut sending = JoinSet::new();
+    let mut last_error = None;
+    loop {
+        tokio::select! {
+            message = pipes.receive(), if sending.len() < SENDING_MAX => {
+                let Some(message) = message else {
+                    return Ok(Done::Well); // The client has gone away.
+                };
+                let id = match &message {
+                    JsonRpcMessage::Request(request) => Some(request.id.clone()),
+                    _ => None,
+                };
+                let sent = host.send(message);
+                sending.spawn(async move {
+                    let refused = sent.await.err()?;
+                    Some((id, visible_line(&refused.to_string(), ERROR_CHARS_MAX)))
+                });
+            }
+            message = host.receive() => {
+                let Some(message) = message else {
+                    let why = last_error.unwrap_or_else(|| "it closed the connection".to_owned());
+                    return Err(Failure::work(format!("the host does not answer: {why}"))
+                        .hint("check --server, that the host serves /mcp, and the key"));
+                };
+                let _ = pipes.send(message).await; // A client that has gone away ends its input too.
+            }
+            Some(sent) = sending.join_next() => {
+                if let Ok(Some((id, why))) = sent {
+                    let error = ErrorData::new(
+                        ErrorCode::INTERNAL_ERROR,
+                        format!("the host did not take the message: {why}"),
+                        None,
+                    );
+                    if let Some(id) = id {
+                        let _ = pipes.send(JsonRpcMessage::error(error, Some(id))).await;
+                    }
+                    last_error = Some(why);
+                }
+            }
+        }
+    }
+}
