@@ -9,6 +9,7 @@ use crate::{
     compactor::SummaryBill,
     conversation::{
         command::Command,
+        run::load::ReadPermit,
         round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
         store_health::Probe,
         wait_status::ReadPlace,
@@ -167,7 +168,13 @@ pub enum ConversationMsg {
     /// From a caller: a new prompt.
     Prompt(Box<PromptMail>),
     /// From a caller: a command.
-    Ask { command: Command, reply: Answer<()> },
+    Ask {
+        command: Command,
+        /// The place of a large history among the reads of its tenant; freed when the command is
+        /// handled, whether its caller still waits or not.
+        place: ReadPermit,
+        reply: Answer<()>,
+    },
     /// From a parent, a fan-out or a holder of a reply, none of which awaits an answer: cancel the
     /// open round.
     Cancel {

@@ -16,7 +16,7 @@ use crate::{
 
 /// Bytes of snapshot and entries up to which they are decoded on a thread of the runtime: about two
 /// milliseconds.
-const DECODED_IN_PLACE: usize = 256 * 1024;
+pub(crate) const DECODED_IN_PLACE: usize = 256 * 1024;
 
 /// Subagents per read after the first one.
 const CHILDREN_PAGE: usize = 128;
