@@ -105,18 +105,72 @@ pub(super) fn whole_body(bytes: Bytes, room: AnswerRoom, pause_max: Duration) ->
     answer_body(stream::iter(pieces), room, pause_max)
 }
 
-/// As [`whole_answer`], of a value as JSON.
+/// As [`whole_answer`], of a value as JSON. A long one is encoded on a blocking thread, with a place.
 ///
 /// # Errors
-/// Those of [`whole_answer`].
+/// Those of [`whole_answer`]; 429 when too many answers of the tenant wait to be built.
 pub(super) async fn json_answer(
-    value: &impl Serialize,
+    app: &App,
+    tenant: &TenantId,
+    value: impl Serialize + Send + 'static,
     room: AnswerRoom,
-    pause_max: Duration,
 ) -> Result<Response, Problem> {
-    // Serializing plain types to memory cannot fail.
-    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    let (bytes, room) = match short_json(&value) {
+        Some(bytes) => (bytes, room),
+        None => built(app, tenant, usize::MAX, room, move || json(&value)).await?,
+    };
+    let pause_max = app.config.bounds.write_pause_max;
     whole_answer("application/json", bytes, room, pause_max).await
+}
+
+/// As [`json_answer`], of a value that its client has paid for and reads once: it takes no room.
+///
+/// # Errors
+/// 429 when too many answers of the tenant wait to be built.
+pub(super) async fn json_once(
+    app: &App,
+    tenant: &TenantId,
+    value: impl Serialize + Send + 'static,
+) -> Result<Response, Problem> {
+    let bytes = match short_json(&value) {
+        Some(bytes) => bytes,
+        None => {
+            let place = (&app.views, Some(tenant.clone()));
+            worked(place, true, move || json(&value)).await?
+        }
+    };
+    let media = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, media)], bytes).into_response())
+}
+
+/// Encodes a value. Serializing plain types to memory cannot fail.
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Encodes a value; `None` once it has more bytes than a worker thread encodes. Those are encoded
+/// again then, on another thread: no estimate of every value's size has to be kept true.
+fn short_json(value: &impl Serialize) -> Option<Vec<u8>> {
+    let mut short = Short(Vec::new());
+    serde_json::to_writer(&mut short, value).ok()?;
+    Some(short.0)
+}
+
+/// Bytes that are refused beyond [`WORKED_IN_PLACE_MAX`].
+struct Short(Vec<u8>);
+
+impl io::Write for Short {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > WORKED_IN_PLACE_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Builds an answer, or a part of one, from bytes of messages: of few here, of many on a blocking

@@ -112,8 +112,7 @@ impl HostInner {
     /// Waits for a place among the reads of a tenant's journals. Such a read holds a part of the
     /// journal, or all of it, in memory.
     async fn read_permit(&self, scope: &Scope) -> ReadPermit {
-        let reads = self.tenants.get(&scope.tenant).reads().clone();
-        reads.acquire_owned().await.ok().map(Arc::new)
+        events::permit(self.tenants.get(&scope.tenant).reads()).await
     }
 
     /// Reads a conversation from the store, a few at a time for each tenant. Activations and other

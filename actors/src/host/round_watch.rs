@@ -16,6 +16,7 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     OutcomeError,
+    events::permit,
     projection::{self, STORE_RETRY, bound},
 };
 use crate::{
@@ -255,8 +256,8 @@ impl RoundWatch {
             },
             StreamKey { scope, round },
         ) = (&self.ports, &self.key);
-        let permit = self.reads.acquire().await;
-        let read = projection::read_round(&**sessions, scope, *round, self.after).await;
+        let permit = permit(&self.reads).await;
+        let read = projection::read_round(&**sessions, scope, &permit, *round, self.after).await;
         drop(permit);
         match read {
             Ok(read) if !read.events.is_empty() => {
