@@ -35,6 +35,7 @@ use super::{
     error::Problem,
     shared::App,
 };
+use crate::fair::{FairPlaces, Owner};
 
 /// Builds the body of the pieces of `source`. It holds `held`, which counts it, until it is sent, or
 /// until its client has taken no piece for `pause_max`. Time in which `source` has no piece counts
@@ -115,10 +116,8 @@ pub(super) async fn json_answer(
     value: impl Serialize + Send + 'static,
     room: AnswerRoom,
 ) -> Result<Response, Problem> {
-    let (bytes, room) = match short_json(&value) {
-        Some(bytes) => (bytes, room),
-        None => built(app, tenant, usize::MAX, room, move || json(&value)).await?,
-    };
+    let place = (&app.views, Some(tenant.clone()));
+    let (bytes, room) = encoded(place, value, room).await?;
     let pause_max = app.config.bounds.write_pause_max;
     whole_answer("application/json", bytes, room, pause_max).await
 }
@@ -132,28 +131,26 @@ pub(super) async fn json_once(
     tenant: &TenantId,
     value: impl Serialize + Send + 'static,
 ) -> Result<Response, Problem> {
-    let bytes = match short_json(&value) {
-        Some(bytes) => bytes,
-        None => {
-            let place = (&app.views, Some(tenant.clone()));
-            worked(place, true, move || json(&value)).await?
-        }
-    };
+    let place = (&app.views, Some(tenant.clone()));
+    let (bytes, ()) = encoded(place, value, ()).await?;
     let media = HeaderValue::from_static("application/json");
     Ok(([(header::CONTENT_TYPE, media)], bytes).into_response())
 }
 
-/// Encodes a value. Serializing plain types to memory cannot fail.
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).unwrap_or_default()
-}
-
-/// Encodes a value; `None` once it has more bytes than a worker thread encodes. Those are encoded
-/// again then, on another thread: no estimate of every value's size has to be kept true.
-fn short_json(value: &impl Serialize) -> Option<Vec<u8>> {
+/// Encodes a value: here, until it has more bytes than a worker thread encodes; then from the start, on
+/// a blocking thread that holds `held`. So no size of any value has to be estimated.
+async fn encoded<H: Send + 'static>(
+    place: (&Arc<FairPlaces>, Owner),
+    value: impl Serialize + Send + 'static,
+    held: H,
+) -> Result<(Vec<u8>, H), Problem> {
     let mut short = Short(Vec::new());
-    serde_json::to_writer(&mut short, value).ok()?;
-    Some(short.0)
+    if serde_json::to_writer(&mut short, &value).is_ok() {
+        return Ok((short.0, held));
+    }
+    // Serializing plain types to memory cannot fail.
+    let encode = move || (serde_json::to_vec(&value).unwrap_or_default(), held);
+    worked(place, true, encode).await
 }
 
 /// Bytes that are refused beyond [`WORKED_IN_PLACE_MAX`].
@@ -235,11 +232,30 @@ impl<H> Drop for Pieces<H> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
-    use crate::http::{
-        HttpBounds,
-        answer_room::{AnswerRooms, ConnectionRoom},
+    use crate::{
+        fair::Waiting,
+        http::{
+            HttpBounds,
+            answer_room::{AnswerRooms, ConnectionRoom},
+        },
     };
+
+    #[tokio::test]
+    async fn a_long_answer_is_encoded_off_the_worker_threads() {
+        let places = FairPlaces::new(1, Waiting { all: 8, tenant: 8 });
+        let place = || (&places, None);
+
+        let short = encoded(place(), "x".repeat(1000), ()).now_or_never();
+        assert_eq!(short.map(|short| short.unwrap().0.len()), Some(1002));
+
+        let mut long = Box::pin(encoded(place(), "x".repeat(WORKED_IN_PLACE_MAX), ()));
+        assert!((&mut long).now_or_never().is_none());
+        assert_eq!(places.free(), 0, "it has a place");
+        assert_eq!(long.await.unwrap().0.len(), WORKED_IN_PLACE_MAX + 2);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_not_read_gives_its_room_back() {

@@ -157,7 +157,36 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
+    use callboard_actors::chat::{Message, MessageList, ToolChoice};
+    use futures_util::FutureExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_long_conversation_is_written_off_the_threads_of_the_runtime() {
+        let request = |length| ModelRequest {
+            model: "m".into(),
+            system: None,
+            messages: MessageList::from_iter([Message::user("x".repeat(length))]),
+            tools: [].into(),
+            tool_choice: ToolChoice::Auto,
+            max_tokens: 100,
+            stop: [].into(),
+            effort: None,
+            thinking: None,
+            temperature: None,
+            output_schema: None,
+            cache: false,
+        };
+        let write = |(): &(), request: &ModelRequest| request.messages.len();
+
+        let short = written(&(), request(1000), write).now_or_never();
+        assert_eq!(short.map(|written| written.unwrap().0), Some(1));
+
+        let mut long = Box::pin(written(&(), request(WRITTEN_IN_PLACE), write));
+        assert!((&mut long).now_or_never().is_none());
+        assert_eq!(long.await.unwrap().0, 1);
+    }
 
     #[test]
     fn short_slices_are_joined_and_a_long_one_is_sent_as_it_lies_in_memory() {

@@ -9,8 +9,8 @@ use crate::{
     compactor::SummaryBill,
     conversation::{
         command::Command,
-        run::load::ReadPermit,
         round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
+        run::load::ReadPermit,
         store_health::Probe,
         wait_status::ReadPlace,
     },

@@ -274,9 +274,8 @@ impl LlmProvider for Gemini {
         Box::pin(async move {
             let mut url = self.method(&request.model, "streamGenerateContent")?;
             url.set_query(Some("alt=sse"));
-            let write = |(): &(), request: &ModelRequest| {
-                convert::request(request, target(&request.model))
-            };
+            let write =
+                |(): &(), request: &ModelRequest| convert::request(request, target(&request.model));
             let (body, request) = written(&(), request, write).await?;
             let assembler = Box::new(GeminiAssembler::new(request.messages));
             self.http.stream(&url, body, assembler, cancel).await
