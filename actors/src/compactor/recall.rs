@@ -8,7 +8,6 @@ use serde::Deserialize;
 
 use crate::{
     chat::{ContentBlock, Message, Role, attachment},
-    conversation::{bytes_of, decoded},
     ids::{Scope, Seq},
     journal::{Durable, Entry, FoldError},
     limits::PROMPT_BYTES_MAX,
@@ -16,6 +15,7 @@ use crate::{
         Reach, SessionBackend, StoreError, ToolContext, ToolOutput, ToolSource, ToolSpec,
         TypedTool, text_arguments,
     },
+    reads::{bytes_of, decoded},
     tool::{ToolError, ToolErrorType},
 };
 

@@ -37,9 +37,7 @@ pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, Promp
 pub use round::budget::BUDGET_CODE;
 pub(crate) use round::output::{OUTPUT_CODE, instruction, json_in};
 pub(crate) use run::fork::{read_entries, read_fork, read_rounds, read_transcript};
-pub(crate) use run::load::{
-    DECODED_IN_PLACE, ReadPermit, bytes_of, decoded, load, load_within, spent_by,
-};
+pub(crate) use run::load::{load, load_within, spent_by};
 pub use setup::skill_registry::SkillRegistry;
 pub use setup::toolset::{Toolset, ToolsetError, first_sentence};
 pub use setup::{Ports, Setup};

@@ -22,10 +22,11 @@ use super::{
     projection::{self, JournalPosition, ReadResult, STORE_RETRY},
 };
 use crate::{
-    conversation::{LoadFailure, Ports, ReadPermit},
+    conversation::{LoadFailure, Ports},
     ids::{EventId, RoundId, Scope, Seq},
     limits::WATCHED_EVENTS_MAX,
     ports::{StoreError, StreamKey},
+    reads::permit,
     stream::{EventKind, StreamEvent},
 };
 
@@ -222,11 +223,6 @@ impl ConversationHandle {
             is_over: false,
         })
     }
-}
-
-/// Waits for a place among the reads of a tenant's journals.
-pub(super) async fn permit(reads: &Arc<Semaphore>) -> ReadPermit {
-    reads.clone().acquire_owned().await.ok().map(Arc::new)
 }
 
 /// The cursor before the first event of a round.

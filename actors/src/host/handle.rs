@@ -10,8 +10,8 @@ use crate::{
         ToolDefinition,
     },
     conversation::{
-        Answer, Command, ConversationError, ConversationMsg, DECODED_IN_PLACE, Ports, PromptMail,
-        ReadPermit, Setup, decoded, instruction, kept_bytes, round::OnBusy,
+        Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, instruction,
+        kept_bytes, round::OnBusy,
     },
     host::{SendError, store_admission::admit_bytes},
     ids::{ConversationId, RoundId, Scope, TenantId},
@@ -19,6 +19,7 @@ use crate::{
     limits::CLIENT_RESULT_BYTES_MAX,
     policy::{Amount, Budget},
     ports::{ListQuery, SessionSummary},
+    reads::{DECODED_IN_PLACE, ReadPermit, decoded},
     tenant::Tenant,
 };
 use std::{

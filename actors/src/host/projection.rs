@@ -6,11 +6,12 @@ use std::{collections::VecDeque, ops::ControlFlow, sync::Arc, time::Duration};
 
 use crate::{
     chat::Message,
-    conversation::{LoadFailure, ReadPermit, bytes_of, decoded},
+    conversation::LoadFailure,
     ids::{Epoch, EventId, RoundId, Scope, Seq},
     journal::{ApplyError, Durable, Entry, EntryBody, Loaded, StoredEntry, project, restore},
     limits::{WATCHED_EVENTS_MAX, WATCHER_BYTES_MAX},
     ports::SessionBackend,
+    reads::{ReadPermit, bytes_of, decoded},
     stream::{EventKind, Open, Snapshot, StreamEvent},
 };
 

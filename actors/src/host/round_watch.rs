@@ -16,7 +16,6 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::{
     OutcomeError,
-    events::permit,
     projection::{self, STORE_RETRY, bound},
 };
 use crate::{
@@ -24,6 +23,7 @@ use crate::{
     ids::{EventId, RoundId, Scope},
     limits::WATCHED_EVENTS_MAX,
     ports::{EventStoreError, StreamKey, StreamSource, StreamStatus},
+    reads::permit,
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
 

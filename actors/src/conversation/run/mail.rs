@@ -1,6 +1,6 @@
 //! The mail of an activation: each message becomes an input of the round, or is handled at once.
 
-use super::{Flow, Live, load::DECODED_IN_PLACE};
+use super::{Flow, Live};
 use crate::{
     conversation::{
         ExitReason,
@@ -10,6 +10,7 @@ use crate::{
         round::{Input, budget, input::ContextOutcome, volatile::Work},
     },
     journal::WithdrawReason,
+    reads::DECODED_IN_PLACE,
     stream::Failure,
     task::off_workers,
 };
