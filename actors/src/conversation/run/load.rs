@@ -168,7 +168,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::reads::DECODED_IN_PLACE;
+    use crate::{journal::StoredEntry, reads::DECODED_IN_PLACE};
 
     fn loaded(bytes: usize) -> Loaded {
         let entry = StoredEntry {
