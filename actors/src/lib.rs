@@ -61,6 +61,7 @@ pub mod limits;
 pub mod policy;
 pub mod skill;
 pub mod ports;
+mod reads;
 pub mod tokens;
 pub mod compactor;
 pub mod conversation;

@@ -1,6 +1,9 @@
-//! A task that ends with its owner, and the way to the blocking pool.
+//! A task that ends with its owner, and the ways off the worker threads.
 
-use tokio::task::JoinHandle;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::JoinHandle,
+};
 
 /// Aborts its task when dropped, so the task also ends when its owner panics or is killed.
 #[derive(Debug)]
@@ -21,6 +24,23 @@ pub(crate) fn spawn_blocking<T: Send + 'static>(
         return tokio::spawn(async move { compute() });
     }
     tokio::task::spawn_blocking(compute)
+}
+
+/// Runs a computation of an actor that takes long and cannot move to another thread, because it borrows
+/// the actor's state. The other tasks of this worker thread move to another thread first. Without
+/// effect on a runtime of one thread.
+///
+/// For tasks that the kernel has spawned, and not for futures of its callers, who may poll them in a
+/// `LocalSet`, where this panics.
+pub(crate) fn off_workers<T>(is_long: bool, compute: impl FnOnce() -> T) -> T {
+    let has_workers = || {
+        Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
+    };
+    match is_long && has_workers() {
+        true => tokio::task::block_in_place(compute),
+        false => compute(),
+    }
 }
 
 /// A simulation has one thread: the order of its steps must not depend on another one.

@@ -35,6 +35,7 @@ use super::{
     error::Problem,
     shared::App,
 };
+use crate::fair::{FairPlaces, Owner};
 
 /// Builds the body of the pieces of `source`. It holds `held`, which counts it, until it is sent, or
 /// until its client has taken no piece for `pause_max`. Time in which `source` has no piece counts
@@ -105,18 +106,68 @@ pub(super) fn whole_body(bytes: Bytes, room: AnswerRoom, pause_max: Duration) ->
     answer_body(stream::iter(pieces), room, pause_max)
 }
 
-/// As [`whole_answer`], of a value as JSON.
+/// As [`whole_answer`], of a value as JSON. A long one is encoded on a blocking thread, with a place.
 ///
 /// # Errors
-/// Those of [`whole_answer`].
+/// Those of [`whole_answer`]; 429 when too many answers of the tenant wait to be built.
 pub(super) async fn json_answer(
-    value: &impl Serialize,
+    app: &App,
+    tenant: &TenantId,
+    value: impl Serialize + Send + 'static,
     room: AnswerRoom,
-    pause_max: Duration,
 ) -> Result<Response, Problem> {
-    // Serializing plain types to memory cannot fail.
-    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    let place = (&app.views, Some(tenant.clone()));
+    let (bytes, room) = encoded(place, value, room).await?;
+    let pause_max = app.config.bounds.write_pause_max;
     whole_answer("application/json", bytes, room, pause_max).await
+}
+
+/// As [`json_answer`], of a value that its client has paid for and reads once: it takes no room.
+///
+/// # Errors
+/// 429 when too many answers of the tenant wait to be built.
+pub(super) async fn json_once(
+    app: &App,
+    tenant: &TenantId,
+    value: impl Serialize + Send + 'static,
+) -> Result<Response, Problem> {
+    let place = (&app.views, Some(tenant.clone()));
+    let (bytes, ()) = encoded(place, value, ()).await?;
+    let media = HeaderValue::from_static("application/json");
+    Ok(([(header::CONTENT_TYPE, media)], bytes).into_response())
+}
+
+/// Encodes a value: here, until it has more bytes than a worker thread encodes; then from the start, on
+/// a blocking thread that holds `held`. So no size of any value has to be estimated.
+async fn encoded<H: Send + 'static>(
+    place: (&Arc<FairPlaces>, Owner),
+    value: impl Serialize + Send + 'static,
+    held: H,
+) -> Result<(Vec<u8>, H), Problem> {
+    let mut short = Short(Vec::new());
+    if serde_json::to_writer(&mut short, &value).is_ok() {
+        return Ok((short.0, held));
+    }
+    // Serializing plain types to memory cannot fail.
+    let encode = move || (serde_json::to_vec(&value).unwrap_or_default(), held);
+    worked(place, true, encode).await
+}
+
+/// Bytes that are refused beyond [`WORKED_IN_PLACE_MAX`].
+struct Short(Vec<u8>);
+
+impl io::Write for Short {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > WORKED_IN_PLACE_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Builds an answer, or a part of one, from bytes of messages: of few here, of many on a blocking
@@ -181,11 +232,30 @@ impl<H> Drop for Pieces<H> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
-    use crate::http::{
-        HttpBounds,
-        answer_room::{AnswerRooms, ConnectionRoom},
+    use crate::{
+        fair::Waiting,
+        http::{
+            HttpBounds,
+            answer_room::{AnswerRooms, ConnectionRoom},
+        },
     };
+
+    #[tokio::test]
+    async fn a_long_answer_is_encoded_off_the_worker_threads() {
+        let places = FairPlaces::new(1, Waiting { all: 8, tenant: 8 });
+        let place = || (&places, None);
+
+        let short = encoded(place(), "x".repeat(1000), ()).now_or_never();
+        assert_eq!(short.map(|short| short.unwrap().0.len()), Some(1002));
+
+        let mut long = Box::pin(encoded(place(), "x".repeat(WORKED_IN_PLACE_MAX), ()));
+        assert!((&mut long).now_or_never().is_none());
+        assert_eq!(places.free(), 0, "it has a place");
+        assert_eq!(long.await.unwrap().0.len(), WORKED_IN_PLACE_MAX + 2);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_not_read_gives_its_room_back() {

@@ -1,10 +1,15 @@
 //! A request body in a few pieces. Short texts, such as the messages of a conversation, are joined:
 //! sending many small slices costs more than copying them. Long ones are sent from where they lie.
 
-use std::collections::VecDeque;
+use std::{
+    collections::VecDeque,
+    sync::{Arc, LazyLock},
+    thread::available_parallelism,
+};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use callboard_actors::chat::ModelRequest;
+use callboard_actors::{chat::ModelRequest, ports::ProviderError};
+use tokio::sync::Semaphore;
 
 /// Bytes of a piece, and of the shortest slice that is not copied. An HTTP/2 frame carries as many:
 /// it is the smallest limit that a server can announce.
@@ -16,6 +21,51 @@ const FRAME_BYTES: usize = 1024;
 /// The length of a request's body, roughly.
 pub(super) fn expected_bytes(request: &ModelRequest) -> usize {
     request.system.as_deref().map_or(0, str::len) + request.messages.wire_bytes() + FRAME_BYTES
+}
+
+/// Bytes of a request up to which its body is written on a thread of the runtime: less than a
+/// millisecond.
+const WRITTEN_IN_PLACE: usize = 256 * 1024;
+
+/// Large bodies that are written at the same time. More would only take processor time from the threads
+/// that serve requests.
+static LARGE_WRITES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
+    let processors = available_parallelism().map_or(1, usize::from);
+    Arc::new(Semaphore::new(processors))
+});
+
+/// Writes the body of a request: of a short conversation here, of a long one on a blocking thread. A
+/// thread of the runtime that converts a long conversation serves no other tenant meanwhile.
+///
+/// # Errors
+/// `NotStarted` when writing it panics.
+///
+/// # Cancel safety
+/// Dropping the future sends nothing; a body that is being written is written and dropped.
+pub(super) async fn written<P: Clone + Send + 'static, T: Send + 'static>(
+    provider: &P,
+    request: ModelRequest,
+    write: fn(&P, &ModelRequest) -> T,
+) -> Result<(T, ModelRequest), ProviderError> {
+    if expected_bytes(&request) <= WRITTEN_IN_PLACE {
+        return Ok((write(provider, &request), request));
+    }
+    let provider = provider.clone();
+    // Boxed, so that a call of a short conversation needs no room for it.
+    Box::pin(async move {
+        let place = LARGE_WRITES.clone().acquire_owned().await.ok();
+        let writing = tokio::task::spawn_blocking(move || {
+            let _held = place;
+            (write(&provider, &request), request)
+        });
+        writing.await.map_err(|error| {
+            tracing::error!(%error, "the body of a request was not written");
+            ProviderError::NotStarted {
+                message: "the request could not be written".into(),
+            }
+        })
+    })
+    .await
 }
 
 /// Writes JSON and slices into pieces.
@@ -107,7 +157,36 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
+    use callboard_actors::chat::{Message, MessageList, ToolChoice};
+    use futures_util::FutureExt as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_long_conversation_is_written_off_the_threads_of_the_runtime() {
+        let request = |length| ModelRequest {
+            model: "m".into(),
+            system: None,
+            messages: MessageList::from_iter([Message::user("x".repeat(length))]),
+            tools: [].into(),
+            tool_choice: ToolChoice::Auto,
+            max_tokens: 100,
+            stop: [].into(),
+            effort: None,
+            thinking: None,
+            temperature: None,
+            output_schema: None,
+            cache: false,
+        };
+        let write = |(): &(), request: &ModelRequest| request.messages.len();
+
+        let short = written(&(), request(1000), write).now_or_never();
+        assert_eq!(short.map(|written| written.unwrap().0), Some(1));
+
+        let mut long = Box::pin(written(&(), request(WRITTEN_IN_PLACE), write));
+        assert!((&mut long).now_or_never().is_none());
+        assert_eq!(long.await.unwrap().0, 1);
+    }
 
     #[test]
     fn short_slices_are_joined_and_a_long_one_is_sent_as_it_lies_in_memory() {

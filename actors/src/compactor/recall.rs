@@ -9,12 +9,13 @@ use serde::Deserialize;
 use crate::{
     chat::{ContentBlock, Message, Role, attachment},
     ids::{Scope, Seq},
-    journal::{Durable, Entry},
+    journal::{Durable, Entry, FoldError},
     limits::PROMPT_BYTES_MAX,
     ports::{
         Reach, SessionBackend, StoreError, ToolContext, ToolOutput, ToolSource, ToolSpec,
         TypedTool, text_arguments,
     },
+    reads::{bytes_of, decoded},
     tool::{ToolError, ToolErrorType},
 };
 
@@ -126,13 +127,14 @@ impl Recall {
             if entries.is_empty() {
                 return Err(unknown());
             }
-            for stored in entries.iter().take_while(|stored| stored.seq <= span.seq) {
-                let entry =
-                    Entry::decode(stored).map_err(|error| ToolError::failed(error.to_string()))?;
-                state
-                    .apply(&entry)
-                    .map_err(|error| ToolError::failed(error.to_string()))?;
-            }
+            let applied = decoded(bytes_of(&entries), &None, move || {
+                for stored in entries.iter().take_while(|stored| stored.seq <= span.seq) {
+                    state.apply(&Entry::decode(stored)?)?;
+                }
+                Ok::<_, FoldError>(state)
+            });
+            let applied = applied.await.map_err(|error| away(&error))?;
+            state = applied.map_err(|error| ToolError::failed(error.to_string()))?;
         }
         let found: Vec<Message> = state
             .history

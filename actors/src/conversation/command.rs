@@ -7,6 +7,7 @@ use crate::{
     chat::{ClientToolResult, Message},
     ids::{ConversationId, RoundId},
     journal::{ConversationRound, Fork},
+    limits::MESSAGE_KEPT_BYTES,
     skill::{SkillActivationResult, SkillName},
 };
 
@@ -75,6 +76,34 @@ pub enum Command {
         /// Refused if no active skill has this name.
         name: SkillName,
     },
+}
+
+impl Command {
+    /// The bytes that the history of this command takes in memory; 0 for a command without one.
+    pub(crate) fn history_bytes(&self) -> usize {
+        match self {
+            Self::Import { messages, .. } => kept_bytes(messages),
+            Self::Fork { copied } => kept_bytes(&copied.fork.messages),
+            Self::Interrupt
+            | Self::Approve { .. }
+            | Self::ToolResults { .. }
+            | Self::Inject { .. }
+            | Self::Compact { .. }
+            | Self::Pin { .. }
+            | Self::Rewind { .. }
+            | Self::Reset
+            | Self::ActivateSkill { .. }
+            | Self::DeactivateSkill { .. } => 0,
+        }
+    }
+}
+
+/// The bytes that messages take in memory.
+pub(crate) fn kept_bytes(messages: &[Message]) -> usize {
+    messages
+        .iter()
+        .map(|message| message.wire().len() + MESSAGE_KEPT_BYTES)
+        .sum()
 }
 
 /// The rounds of a fork, and the conversation they are from.

@@ -16,6 +16,7 @@ use crate::{
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ApplyError, ClientKey, DecodeError, Durable, FoldError, Growth, Head, StoredEntry},
     ports::{AppendError, StoreError},
+    reads::ReadPermit,
     stream::Failure,
     tenant::Seat,
     tool_executor::RunResult,
@@ -167,7 +168,13 @@ pub enum ConversationMsg {
     /// From a caller: a new prompt.
     Prompt(Box<PromptMail>),
     /// From a caller: a command.
-    Ask { command: Command, reply: Answer<()> },
+    Ask {
+        command: Command,
+        /// The place of a large history among the reads of its tenant; freed when the command is
+        /// handled, whether its caller still waits or not.
+        place: ReadPermit,
+        reply: Answer<()>,
+    },
     /// From a parent, a fan-out or a holder of a reply, none of which awaits an answer: cancel the
     /// open round.
     Cancel {

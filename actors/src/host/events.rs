@@ -26,6 +26,7 @@ use crate::{
     ids::{EventId, RoundId, Scope, Seq},
     limits::WATCHED_EVENTS_MAX,
     ports::{StoreError, StreamKey},
+    reads::permit,
     stream::{EventKind, StreamEvent},
 };
 
@@ -147,9 +148,10 @@ impl Events {
 
     /// Reads the journal after the cursor, a few watchers of a tenant at a time.
     async fn read_journal(&mut self) -> Result<ReadResult, LoadFailure> {
-        let _permit = self.reads.acquire().await;
+        let permit = permit(&self.reads).await;
         let position = self.position.take();
-        projection::read_after(&*self.ports.sessions, &self.scope, self.after, position).await
+        let sessions = &*self.ports.sessions;
+        projection::read_after(sessions, &self.scope, &permit, self.after, position).await
     }
 
     /// Bytes of the events that were read ahead: the memory that a watcher holds when it stops
@@ -226,7 +228,7 @@ impl ConversationHandle {
 /// The cursor before the first event of a round.
 async fn start(
     ports: &Ports,
-    reads: &Semaphore,
+    reads: &Arc<Semaphore>,
     scope: &Scope,
     round: RoundId,
 ) -> Result<Option<EventId>, SendError> {
@@ -245,8 +247,8 @@ async fn start(
     {
         return Ok(Some(projection::before(first.id.epoch, first.id.seq)));
     }
-    let _permit = reads.acquire().await;
-    match projection::start_of(&*ports.sessions, scope, round).await {
+    let permit = permit(reads).await;
+    match projection::start_of(&*ports.sessions, scope, &permit, round).await {
         Ok(start) => Ok(start.map(|(epoch, seq)| projection::before(epoch, seq))),
         Err(failure) => Err(failure.into()),
     }

@@ -11,7 +11,7 @@ use crate::{
     },
     conversation::{
         Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, instruction,
-        round::OnBusy,
+        kept_bytes, round::OnBusy,
     },
     host::{SendError, store_admission::admit_bytes},
     ids::{ConversationId, RoundId, Scope, TenantId},
@@ -19,6 +19,7 @@ use crate::{
     limits::CLIENT_RESULT_BYTES_MAX,
     policy::{Amount, Budget},
     ports::{ListQuery, SessionSummary},
+    reads::{DECODED_IN_PLACE, ReadPermit, decoded},
     tenant::Tenant,
 };
 use std::{
@@ -236,7 +237,11 @@ impl ConversationHandle {
     ) -> Result<(), SendError> {
         let message = Message::user(text);
         let injected = self
-            .begin(Some(message.wire().len()), Command::Inject { id, message })
+            .begin(
+                Some(message.wire().len()),
+                Command::Inject { id, message },
+                None,
+            )
             .await;
         injected.inspect_err(|error| tracing::error!("Failed to inject messages: {error}"))
     }
@@ -248,7 +253,8 @@ impl ConversationHandle {
     /// `PinnedFull` when the pinned lines have no room for it.
     pub async fn pin(&self, line: impl Into<String>) -> Result<(), SendError> {
         let line = line.into();
-        self.begin(Some(line.len()), Command::Pin { line }).await
+        self.begin(Some(line.len()), Command::Pin { line }, None)
+            .await
     }
 
     /// Compacts the context now, and waits up to ten seconds for a summary of what is dropped, unless
@@ -302,11 +308,18 @@ impl ConversationHandle {
         messages: Vec<Message>,
         rounds: Vec<ConversationRound>,
     ) -> Result<(), SendError> {
-        let history = History::accept(messages)?;
-        let messages: Vec<Message> = history.messages().iter().cloned().collect();
-        let bytes = history.messages().wire_bytes();
-        self.begin(Some(bytes), Command::Import { messages, rounds })
-            .await
+        let place = match kept_bytes(&messages) {
+            small if small <= DECODED_IN_PLACE => None,
+            _ => self.host.read_permit(&self.scope.clone()?).await,
+        };
+        let (messages, bytes) = decoded(kept_bytes(&messages), &place, move || {
+            let history = History::accept(messages)?;
+            let messages: Vec<Message> = history.messages().iter().cloned().collect();
+            Ok::<_, SendError>((messages, history.messages().wire_bytes()))
+        })
+        .await??;
+        let command = Command::Import { messages, rounds };
+        self.begin(Some(bytes), command, place).await
     }
 
     /// Takes back a round and all later ones. They stay in the journal, what they spent stays
@@ -341,7 +354,6 @@ impl ConversationHandle {
         let permit = self.host.read_permit(&from).await;
         let sessions = &*self.host.ports.sessions;
         let copied = crate::conversation::read_fork(sessions, &from, &permit, at).await?;
-        drop(permit);
         let copied = Box::new(copied);
         let bytes = copied
             .fork
@@ -349,7 +361,9 @@ impl ConversationHandle {
             .iter()
             .map(|message| message.wire().len())
             .sum();
-        fork.begin(Some(bytes), Command::Fork { copied }).await?;
+        // The copy is written with the place with which it was read.
+        fork.begin(Some(bytes), Command::Fork { copied }, permit)
+            .await?;
         Ok(fork)
     }
 
@@ -374,7 +388,7 @@ impl ConversationHandle {
         } else {
             BTreeSet::new()
         };
-        self.begin(None, Command::Reset).await?;
+        self.begin(None, Command::Reset, None).await?;
         if !was_there {
             return Ok(());
         }
@@ -472,6 +486,7 @@ impl ConversationHandle {
         &self,
         bytes: Option<usize>,
         command: Command,
+        place: ReadPermit,
     ) -> Result<(), SendError> {
         let scope = not_reserved(self.scope.clone()?)?;
         let tenant = self.host.tenants.get(&scope.tenant);
@@ -485,7 +500,7 @@ impl ConversationHandle {
             .host
             .admit_conversation(&tenant, &scope.conversation)
             .await?;
-        self.ask(command).await?;
+        self.ask_within(command, place).await?;
         if let Some(pending) = pending {
             pending.keep();
         }
@@ -494,8 +509,18 @@ impl ConversationHandle {
 
     /// Sends a command and waits for its answer.
     pub(super) async fn ask(&self, command: Command) -> Result<(), SendError> {
-        self.send_mail(|reply| ConversationMsg::Ask { command, reply })
-            .await
+        self.ask_within(command, None).await
+    }
+
+    /// As [`ConversationHandle::ask`], for a command that holds a place among the reads of its tenant
+    /// until the conversation has handled it.
+    async fn ask_within(&self, command: Command, place: ReadPermit) -> Result<(), SendError> {
+        self.send_mail(|reply| ConversationMsg::Ask {
+            command,
+            place,
+            reply,
+        })
+        .await
     }
 
     /// A copy of the state in memory.

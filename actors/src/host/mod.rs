@@ -57,7 +57,7 @@ pub use tenants::Erased;
 pub use tool_source::{ToolSource, ToolsInFolder};
 
 use crate::{
-    conversation::{LoadFailure, Ports, ReadPermit, Setup},
+    conversation::{LoadFailure, Ports, Setup},
     ids::{Scope, TenantId},
     journal::Durable,
     limits::RESOURCES_CLOSE_MAX,
@@ -65,6 +65,7 @@ use crate::{
     model_gateway::{GatewayConfig, GatewayStatus},
     policy::HostShare,
     ports::{DocumentText, LlmProvider, Resource, StoreError},
+    reads::ReadPermit,
     tenant::Tenants,
     tool_executor::ToolEnvironment,
 };
@@ -112,8 +113,7 @@ impl HostInner {
     /// Waits for a place among the reads of a tenant's journals. Such a read holds a part of the
     /// journal, or all of it, in memory.
     async fn read_permit(&self, scope: &Scope) -> ReadPermit {
-        let reads = self.tenants.get(&scope.tenant).reads().clone();
-        reads.acquire_owned().await.ok().map(Arc::new)
+        crate::reads::permit(self.tenants.get(&scope.tenant).reads()).await
     }
 
     /// Reads a conversation from the store, a few at a time for each tenant. Activations and other

@@ -11,6 +11,7 @@ use crate::{
     journal::{ApplyError, Durable, Entry, EntryBody, Loaded, StoredEntry, project, restore},
     limits::{WATCHED_EVENTS_MAX, WATCHER_BYTES_MAX},
     ports::SessionBackend,
+    reads::{ReadPermit, bytes_of, decoded},
     stream::{EventKind, Open, Snapshot, StreamEvent},
 };
 
@@ -83,6 +84,7 @@ impl JournalPosition {
 pub(super) async fn read_after(
     sessions: &dyn SessionBackend,
     scope: &Scope,
+    permit: &ReadPermit,
     after: EventId,
     position: Option<JournalPosition>,
 ) -> Result<ReadResult, LoadFailure> {
@@ -99,37 +101,34 @@ pub(super) async fn read_after(
             position: None,
         });
     }
-    let mut page = Page::default();
-    let mut lost = false;
     let start = match position.filter(|position| position.0.head <= after.seq) {
         Some(position) if position.is_current(sessions, scope).await? => *position.0,
         Some(_) | None => Durable::default(),
     };
-    let end = walk(
-        sessions,
-        scope,
-        after.seq,
-        start,
-        fold_for_events,
-        |before, entry| {
-            lost |= before.head == after.seq && !could_be(before, after);
-            lost |= entry.seq > after.seq && matches!(entry.body, EntryBody::Reset {});
-            if lost {
+    let of = scope.clone();
+    let walk = Walk {
+        state: start,
+        fold: fold_for_events,
+        found: (Page::default(), false),
+        visit: move |(page, lost): &mut (Page, bool), before: &Durable, entry: &Entry| {
+            *lost |= before.head == after.seq && !could_be(before, after);
+            *lost |= entry.seq > after.seq && matches!(entry.body, EntryBody::Reset {});
+            if *lost {
                 return ControlFlow::Break(());
             }
             page.take(
-                events_of(scope, before, entry)
+                events_of(&of, before, entry)
                     .filter(|event| event.id > after)
                     .collect(),
             )
         },
-    )
-    .await?;
+    };
+    let (end, (page, lost)) = walk.from(after.seq, sessions, scope, permit).await?;
     if lost
         || (end.head > Seq(0) && end.head < after.seq)
         || (end.head == after.seq && !could_be(&end, after))
     {
-        return snapshot(sessions, scope).await;
+        return snapshot(sessions, scope, permit).await;
     }
     if end.head == Seq(0) {
         return Ok(ReadResult::Gone);
@@ -183,26 +182,25 @@ pub(super) struct RoundEvents {
 pub(super) async fn read_round(
     sessions: &dyn SessionBackend,
     scope: &Scope,
+    permit: &ReadPermit,
     round: RoundId,
     after: Option<EventId>,
 ) -> Result<RoundEvents, LoadFailure> {
-    let mut page = Page::default();
     let from = after.map_or(Seq(0), |after| after.seq);
-    let end = walk(
-        sessions,
-        scope,
-        from,
-        Durable::default(),
-        fold_for_events,
-        |before, entry| {
+    let of = scope.clone();
+    let walk = Walk {
+        state: Durable::default(),
+        fold: fold_for_events,
+        found: Page::default(),
+        visit: move |page: &mut Page, before: &Durable, entry: &Entry| {
             page.take(
-                events_of(scope, before, entry)
+                events_of(&of, before, entry)
                     .filter(|event| event.round_id == Some(round) && Some(event.id) > after)
                     .collect(),
             )
         },
-    )
-    .await?;
+    };
+    let (end, page) = walk.from(from, sessions, scope, permit).await?;
     let waits = || end.inbox.iter().any(|prompt| prompt.round_id == round);
     let is_open = end.round.as_ref().is_some_and(|open| open.id == round) || waits();
     Ok(RoundEvents {
@@ -248,24 +246,23 @@ pub(super) fn joined(
 pub(super) async fn start_of(
     sessions: &dyn SessionBackend,
     scope: &Scope,
+    permit: &ReadPermit,
     round: RoundId,
 ) -> Result<Option<(Epoch, Seq)>, LoadFailure> {
-    let mut start = None;
-    walk(
-        sessions,
-        scope,
-        Seq(0),
-        Durable::default(),
-        fold_for_events,
-        |_, entry| match &entry.body {
+    let walk = Walk {
+        state: Durable::default(),
+        fold: fold_for_events,
+        found: None,
+        visit: move |start: &mut Option<(Epoch, Seq)>, _: &Durable, entry: &Entry| match &entry.body
+        {
             EntryBody::RoundStarted { round_id, .. } if *round_id == round => {
-                start = Some((entry.epoch, entry.seq));
+                *start = Some((entry.epoch, entry.seq));
                 ControlFlow::Break(())
             }
             _ => ControlFlow::Continue(()),
         },
-    )
-    .await?;
+    };
+    let (_, start) = walk.from(Seq(0), sessions, scope, permit).await?;
     Ok(start)
 }
 
@@ -330,20 +327,22 @@ fn events_of(
 
 /// The state of the conversation, as the one event that replaces all events that cannot be
 /// returned.
-async fn snapshot(sessions: &dyn SessionBackend, scope: &Scope) -> Result<ReadResult, LoadFailure> {
-    let mut events_of_last = 0;
-    let state = walk(
-        sessions,
-        scope,
-        Seq(0),
-        Durable::default(),
-        Durable::apply,
-        |before, entry| {
-            events_of_last = events_of(scope, before, entry).count();
+async fn snapshot(
+    sessions: &dyn SessionBackend,
+    scope: &Scope,
+    permit: &ReadPermit,
+) -> Result<ReadResult, LoadFailure> {
+    let of = scope.clone();
+    let walk = Walk {
+        state: Durable::default(),
+        fold: Durable::apply,
+        found: 0,
+        visit: move |events_of_last: &mut usize, before: &Durable, entry: &Entry| {
+            *events_of_last = events_of(&of, before, entry).count();
             ControlFlow::Continue(())
         },
-    )
-    .await?;
+    };
+    let (state, events_of_last) = walk.from(Seq(0), sessions, scope, permit).await?;
     if state.head == Seq(0) {
         return Ok(ReadResult::Gone);
     }
@@ -446,72 +445,99 @@ fn fold_for_events(state: &mut Durable, entry: &Entry) -> Result<(), ApplyError>
 }
 
 /// Passes the entries of a journal to `visit` in order, each with the state before it: all entries
-/// after `from`, and possibly some earlier ones. `start` is the state after some entry, or the
-/// default for the beginning. `visit` runs before the entry is folded, so a break leaves its entry
-/// unread; the returned state is the one before it.
-async fn walk(
-    sessions: &dyn SessionBackend,
-    scope: &Scope,
-    from: Seq,
-    start: Durable,
-    fold: impl Fn(&mut Durable, &Entry) -> Result<(), ApplyError>,
-    mut visit: impl FnMut(&Durable, &Entry) -> ControlFlow<()>,
-) -> Result<Durable, LoadFailure> {
-    let mut state = start;
-    // A load transfers the snapshot and all entries after it. Reading a few pages is cheaper.
-    if state.head == Seq(0) && from > Seq(PAGES_BEFORE_LOAD * PAGE as u64) {
-        let loaded = sessions.load(scope).await.map_err(LoadFailure::from)?;
-        match &loaded.snapshot {
-            Some((upto, _)) if *upto <= from => {
-                let Loaded {
-                    head,
-                    snapshot,
-                    entries,
-                } = loaded;
-                if let Some(Ok(base)) = restore(&Loaded {
-                    head,
-                    snapshot,
-                    entries: Vec::new(),
-                }) {
-                    state = base;
-                    if show(&mut state, &entries, &fold, &mut visit)?.is_break() {
-                        return Ok(state);
-                    }
-                }
-            }
-            Some(_) => {}
-            None => {
-                if show(&mut state, &loaded.entries, &fold, &mut visit)?.is_break() {
-                    return Ok(state);
-                }
-            }
-        }
-    }
-    loop {
-        let page = sessions
-            .entries(scope, state.head, PAGE)
-            .await
-            .map_err(LoadFailure::from)?;
-        if page.is_empty() || show(&mut state, &page, &fold, &mut visit)?.is_break() {
-            return Ok(state);
-        }
-    }
+/// after `from`, and possibly some earlier ones. `visit` runs before the entry is folded, so a break
+/// leaves its entry unread; the returned state is the one before it.
+///
+/// It owns all that it works with, since many bytes of entries are visited on the blocking pool.
+struct Walk<T, V> {
+    /// The state after some entry, or the default for the beginning.
+    state: Durable,
+    fold: fn(&mut Durable, &Entry) -> Result<(), ApplyError>,
+    /// What `visit` has found so far.
+    found: T,
+    visit: V,
 }
 
-fn show(
-    state: &mut Durable,
-    entries: &[StoredEntry],
-    fold: &impl Fn(&mut Durable, &Entry) -> Result<(), ApplyError>,
-    visit: &mut impl FnMut(&Durable, &Entry) -> ControlFlow<()>,
-) -> Result<ControlFlow<()>, LoadFailure> {
-    for stored in entries {
-        let entry = Entry::decode(stored)?;
-        if visit(state, &entry).is_break() {
-            return Ok(ControlFlow::Break(()));
+impl<T, V> Walk<T, V>
+where
+    T: Send + 'static,
+    V: FnMut(&mut T, &Durable, &Entry) -> ControlFlow<()> + Send + 'static,
+{
+    async fn from(
+        mut self,
+        from: Seq,
+        sessions: &dyn SessionBackend,
+        scope: &Scope,
+        permit: &ReadPermit,
+    ) -> Result<(Durable, T), LoadFailure> {
+        let mut flow = ControlFlow::Continue(());
+        // A load transfers the snapshot and all entries after it. Reading a few pages is cheaper.
+        if self.state.head == Seq(0) && from > Seq(PAGES_BEFORE_LOAD * PAGE as u64) {
+            let loaded = sessions.load(scope).await.map_err(LoadFailure::from)?;
+            (self, flow) = self.start(loaded, from, permit).await?;
         }
-        fold(state, &entry)?;
+        while flow.is_continue() {
+            let page = sessions
+                .entries(scope, self.state.head, PAGE)
+                .await
+                .map_err(LoadFailure::from)?;
+            if page.is_empty() {
+                break;
+            }
+            (self, flow) = self.show(page, permit).await?;
+        }
+        Ok((self.state, self.found))
     }
-    Ok(ControlFlow::Continue(()))
+
+    /// Starts with a snapshot that is not beyond `from`, or with all entries if there is none.
+    async fn start(
+        mut self,
+        loaded: Loaded,
+        from: Seq,
+        permit: &ReadPermit,
+    ) -> Result<(Self, ControlFlow<()>), LoadFailure> {
+        let Loaded {
+            head,
+            snapshot,
+            entries,
+        } = loaded;
+        match &snapshot {
+            Some((upto, bytes)) if *upto <= from => {
+                let base = decoded(bytes.len(), permit, move || {
+                    restore(&Loaded {
+                        head,
+                        snapshot,
+                        entries: Vec::new(),
+                    })
+                });
+                let Some(Ok(base)) = base.await? else {
+                    return Ok((self, ControlFlow::Continue(())));
+                };
+                self.state = base;
+                self.show(entries, permit).await
+            }
+            Some(_) => Ok((self, ControlFlow::Continue(()))),
+            None => self.show(entries, permit).await,
+        }
+    }
+
+    async fn show(
+        mut self,
+        entries: Vec<StoredEntry>,
+        permit: &ReadPermit,
+    ) -> Result<(Self, ControlFlow<()>), LoadFailure> {
+        decoded(bytes_of(&entries), permit, move || {
+            for stored in &entries {
+                let entry = Entry::decode(stored)?;
+                if (self.visit)(&mut self.found, &self.state, &entry).is_break() {
+                    return Ok((self, ControlFlow::Break(())));
+                }
+                (self.fold)(&mut self.state, &entry)?;
+            }
+            Ok((self, ControlFlow::Continue(())))
+        })
+        .await?
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::{
     ids::{EventId, RoundId, Scope},
     limits::WATCHED_EVENTS_MAX,
     ports::{EventStoreError, StreamKey, StreamSource, StreamStatus},
+    reads::permit,
     stream::{EventKind, Failure, RoundEnd, StreamEvent},
 };
 
@@ -255,8 +256,8 @@ impl RoundWatch {
             },
             StreamKey { scope, round },
         ) = (&self.ports, &self.key);
-        let permit = self.reads.acquire().await;
-        let read = projection::read_round(&**sessions, scope, *round, self.after).await;
+        let permit = permit(&self.reads).await;
+        let read = projection::read_round(&**sessions, scope, &permit, *round, self.after).await;
         drop(permit);
         match read {
             Ok(read) if !read.events.is_empty() => {

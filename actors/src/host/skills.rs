@@ -42,7 +42,7 @@ impl ConversationHandle {
         let command = Command::ActivateSkill {
             loaded: Box::new(loaded.clone()),
         };
-        self.begin(Some(0), command).await?;
+        self.begin(Some(0), command, None).await?;
         Ok(loaded)
     }
 

@@ -3,12 +3,12 @@
 use super::{ConversationHandle, SendError};
 use crate::{
     chat::{Message, MessageList, StandardMessage},
-    conversation::{bytes_of, decoded},
     ids::Seq,
     journal::{
         ConversationRound, Entry, MultiRoundConversation, RoundsReader, TITLE_ENTRIES,
         TranscriptReader, title,
     },
+    reads::{bytes_of, decoded},
 };
 
 impl ConversationHandle {

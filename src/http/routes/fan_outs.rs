@@ -154,7 +154,7 @@ pub(in crate::http) async fn get(
     Query(page): Query<FanOutPage>,
 ) -> Result<Response, Problem> {
     let (shown, room) = read(&app, &tenant, &connection, &name, page).await?;
-    json_answer(&shown, room, app.config.bounds.write_pause_max).await
+    json_answer(&app, &tenant, shown, room).await
 }
 
 /// Reads a page of the results of a fan-out, with the room that it takes until it is sent.

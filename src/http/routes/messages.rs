@@ -130,7 +130,7 @@ pub(in crate::http) async fn send(
                 // The round of a first request is paid for; this one can be had any number of times.
                 Some(Extension(connection)) => {
                     let room = app.answers.take(&tenant, &connection, 1).await?;
-                    json_answer(&answer, room, app.config.bounds.write_pause_max).await?
+                    json_answer(&app, &tenant, answer, room).await?
                 }
                 None => Json(answer).into_response(),
             }

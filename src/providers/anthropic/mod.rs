@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::stream::AnthropicAssembler;
 use super::{
+    body::written,
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
     errors::protocol,
     http::Http,
@@ -221,7 +222,8 @@ impl LlmProvider for Anthropic {
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
-            let body = convert::request(&request);
+            let write = |(): &(), request: &ModelRequest| convert::request(request);
+            let (body, request) = written(&(), request, write).await?;
             let assembler = Box::new(AnthropicAssembler::new(request.messages));
             self.http
                 .stream(&self.messages, body, assembler, cancel)
@@ -231,7 +233,9 @@ impl LlmProvider for Anthropic {
 
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
         Box::pin(async move {
-            let answer = self.http.ask(&self.count, convert::count(&request)).await?;
+            let write = |(): &(), request: &ModelRequest| convert::count(request);
+            let (body, _) = written(&(), request, write).await?;
+            let answer = self.http.ask(&self.count, body).await?;
             let count: Count = serde_json::from_slice(&answer)
                 .map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;
             Ok(count.input_tokens)

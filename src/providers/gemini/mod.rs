@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use self::convert::Target;
 pub use self::stream::GeminiAssembler;
 use super::{
+    body::written,
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
     errors::protocol,
     http::Http,
@@ -273,7 +274,9 @@ impl LlmProvider for Gemini {
         Box::pin(async move {
             let mut url = self.method(&request.model, "streamGenerateContent")?;
             url.set_query(Some("alt=sse"));
-            let body = convert::request(&request, target(&request.model));
+            let write =
+                |(): &(), request: &ModelRequest| convert::request(request, target(&request.model));
+            let (body, request) = written(&(), request, write).await?;
             let assembler = Box::new(GeminiAssembler::new(request.messages));
             self.http.stream(&url, body, assembler, cancel).await
         })
@@ -282,7 +285,10 @@ impl LlmProvider for Gemini {
     fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
         Box::pin(async move {
             let url = self.method(&request.model, "countTokens")?;
-            let body = convert::count(&request, plain(&request.model), target(&request.model));
+            let write = |(): &(), request: &ModelRequest| {
+                convert::count(request, plain(&request.model), target(&request.model))
+            };
+            let (body, _) = written(&(), request, write).await?;
             let answer = self.http.ask(&url, body).await?;
             let count: Count = serde_json::from_slice(&answer)
                 .map_err(|error| protocol(format_args!("a count is not valid: {error}")))?;

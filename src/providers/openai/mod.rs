@@ -21,7 +21,7 @@ use self::{convert::MaxTokens, responses::convert::Target};
 pub use self::{responses::ResponsesAssembler, stream::OpenAiAssembler};
 use super::{
     assembler::Assemble,
-    body::Body,
+    body::{Body, written},
     config::{ProviderConfigError, Timeouts, base_url, below, variable},
     errors::protocol,
     http::Http,
@@ -390,7 +390,8 @@ impl LlmProvider for OpenAi {
         cancel: CancellationToken,
     ) -> BoxFuture<'_, Result<ModelStream, ProviderError>> {
         Box::pin(async move {
-            let body = self.body(&request)?;
+            let (body, request) = written(self, request, Self::body).await?;
+            let body = body?;
             let assembler: Box<dyn Assemble> = match self.api {
                 Api::Chat => Box::new(OpenAiAssembler::new(request.messages)),
                 Api::Responses => {
@@ -406,10 +407,11 @@ impl LlmProvider for OpenAi {
             if !self.counts() {
                 return Err(ProviderError::Unsupported("counting tokens"));
             }
-            let body = match self.api {
-                Api::Chat => convert::count(&request),
-                Api::Responses => responses::convert::count(&request, self.target(&request.model)),
+            let write = |this: &Self, request: &ModelRequest| match this.api {
+                Api::Chat => convert::count(request),
+                Api::Responses => responses::convert::count(request, this.target(&request.model)),
             };
+            let (body, _) = written(self, request, write).await?;
             match self.http.ask(&self.count, body).await {
                 Ok(answer) => {
                     let count: Count = serde_json::from_slice(&answer)

@@ -1,12 +1,12 @@
 //! Reads the rounds of a conversation, and forks of it, from the store without activating the
 //! conversation.
 
-use super::load::{ReadPermit, bytes_of, decoded};
 use crate::{
     conversation::{ConversationError, LoadFailure, command::Copied, round::Refusal},
     ids::{RoundId, Scope, Seq},
     journal::{ApplyError, Entry, ForkReader, RoundsReader, TranscriptReader},
     ports::{SessionBackend, StoreError},
+    reads::{ReadPermit, bytes_of, decoded},
 };
 
 /// Entries per read. Few, since the entries of a page are decoded without a pause.

@@ -1,62 +1,20 @@
 //! Loads a conversation from its store: the snapshot if it is usable, the entries after it, and
 //! their fold.
 
-use std::sync::Arc;
-
-use tokio::sync::OwnedSemaphorePermit;
-
 use crate::{
     conversation::message::LoadFailure,
     ids::{Scope, Seq},
-    journal::{Durable, FoldError, Loaded, StoredEntry, fold, restore},
-    ports::{ListQuery, SessionBackend, StoreError},
-    task::spawn_blocking,
+    journal::{Durable, FoldError, Loaded, fold, restore},
+    ports::{ListQuery, SessionBackend},
+    reads::{ReadPermit, bytes_of, decoded},
     tenant::Family,
 };
-
-/// Bytes of snapshot and entries up to which they are decoded on a thread of the runtime: about two
-/// milliseconds.
-const DECODED_IN_PLACE: usize = 256 * 1024;
 
 /// Subagents per read after the first one.
 const CHILDREN_PAGE: usize = 128;
 
 /// Entries per read when the whole journal is read.
 const PAGE: usize = 1000;
-
-/// The place of a read among those of its tenant.
-pub(crate) type ReadPermit = Option<Arc<OwnedSemaphorePermit>>;
-
-/// Runs a computation on bytes of a journal: here if they are few, else on the blocking pool,
-/// because a thread of the runtime that decodes for a second serves no request meanwhile.
-///
-/// A computation that has begun goes on when its caller has left, so it holds `permit`: otherwise
-/// callers that leave would have as many journals decoded at a time as they ask for.
-pub(crate) async fn decoded<T: Send + 'static>(
-    bytes: usize,
-    permit: &ReadPermit,
-    compute: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, StoreError> {
-    if bytes <= DECODED_IN_PLACE {
-        return Ok(compute());
-    }
-    let held = permit.clone();
-    let computing = spawn_blocking(move || {
-        let _held = held;
-        compute()
-    });
-    computing.await.map_err(|error| {
-        tracing::error!(%error, "the reading of a journal did not end");
-        StoreError::Unavailable {
-            message: "the journal could not be read".into(),
-        }
-    })
-}
-
-/// The bytes of stored entries.
-pub(crate) fn bytes_of(entries: &[StoredEntry]) -> usize {
-    entries.iter().map(|entry| entry.bytes.len()).sum()
-}
 
 /// Loads a conversation and folds its journal.
 pub(crate) async fn load(
@@ -210,6 +168,7 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::{journal::StoredEntry, reads::DECODED_IN_PLACE};
 
     fn loaded(bytes: usize) -> Loaded {
         let entry = StoredEntry {

@@ -4,12 +4,15 @@ use super::{Flow, Live};
 use crate::{
     conversation::{
         ExitReason,
+        command::Command,
         commit::after_commit::{AfterCommit, Waiter},
         message::ConversationMsg,
-        round::{Input, budget, volatile::Work},
+        round::{Input, budget, input::ContextOutcome, volatile::Work},
     },
     journal::WithdrawReason,
+    reads::DECODED_IN_PLACE,
     stream::Failure,
+    task::off_workers,
 };
 
 impl Live {
@@ -18,12 +21,42 @@ impl Live {
         &mut self,
         message: ConversationMsg,
     ) -> Result<Flow, String> {
+        off_workers(self.is_long(&message), || self.handle_here(message))
+    }
+
+    /// Whether handling a message takes time that grows with a large history: to check it, to apply
+    /// it, and to encode it.
+    fn is_long(&self, message: &ConversationMsg) -> bool {
+        let own = || self.durable.history.messages().kept_bytes();
+        let bytes = match message {
+            ConversationMsg::Ask { command, .. } => match command {
+                Command::Rewind { .. } | Command::Reset => own(),
+                command => command.history_bytes(),
+            },
+            ConversationMsg::ContextMeasured { outcome, .. } => match **outcome {
+                ContextOutcome::Compacted(_) => own(),
+                ContextOutcome::Fits
+                | ContextOutcome::TooLarge { .. }
+                | ContextOutcome::TooManyBytes { .. } => 0,
+            },
+            _ => 0,
+        };
+        bytes > DECODED_IN_PLACE
+    }
+
+    fn handle_here(&mut self, message: ConversationMsg) -> Result<Flow, String> {
         let input = match message {
             ConversationMsg::Prompt(prompt) => return self.prompt(*prompt),
-            ConversationMsg::Ask { command, reply } => Input::Command {
+            ConversationMsg::Ask {
                 command,
-                waiter: self.waiters.add(Waiter::Done(reply)),
-            },
+                place,
+                reply,
+            } => {
+                let waiter = self.waiters.add(Waiter::Done(reply));
+                let flow = self.input(Input::Command { command, waiter });
+                drop(place);
+                return flow;
+            }
             ConversationMsg::Cancel { failure } => Input::Cancel { failure },
             ConversationMsg::ContextMeasured { work, outcome } => {
                 self.work_ended(work);

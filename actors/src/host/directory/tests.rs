@@ -44,7 +44,15 @@ fn pin(
 ) {
     let (reply, answer) = oneshot::channel();
     let command = Command::Pin { line: line.into() };
-    (ConversationMsg::Ask { command, reply }, answer)
+    let place = None;
+    (
+        ConversationMsg::Ask {
+            command,
+            place,
+            reply,
+        },
+        answer,
+    )
 }
 
 #[tokio::test(start_paused = true)]

@@ -449,6 +449,7 @@ impl Driver {
                         &task.child,
                         ConversationMsg::Ask {
                             command: Command::Rewind { round_id },
+                            place: None,
                             reply,
                         },
                     );

@@ -1,6 +1,10 @@
-//! Reads of conversations: who answers them, and what they cost others.
+//! Reads of conversations, and large histories that are written: who answers them, and what they cost
+//! others.
+
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use futures_util::{FutureExt, future::BoxFuture};
+use tokio::time::Instant;
 
 use super::*;
 use crate::{
@@ -9,6 +13,7 @@ use crate::{
     ids::{Epoch, EventId, Scope, Seq},
     limits::{AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_LOADS_MAX, TENANT_READS_MAX},
     policy::Budget,
+    ports::Clock,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel, TestSize},
 };
 
@@ -342,7 +347,13 @@ async fn what_a_large_journal_holds_is_decoded_off_the_threads_of_the_runtime() 
         let scope = Scope::new("acme".parse().unwrap(), id.parse().unwrap());
         let store = &**sessions.inner();
         let fork = crate::conversation::read_fork(store, &scope, &None, None);
-        let reads: [(&str, BoxFuture<'_, bool>); 7] = [
+        // No event has this cursor, so the whole journal is folded into a snapshot.
+        let invalid = EventId {
+            epoch: Epoch(1),
+            ..EventId::default()
+        };
+        let events = crate::host::projection::read_after(store, &scope, &None, invalid, None);
+        let reads: [(&str, BoxFuture<'_, bool>); 8] = [
             (
                 "title",
                 conversation.title().map(|read| read.is_ok()).boxed(),
@@ -374,6 +385,7 @@ async fn what_a_large_journal_holds_is_decoded_off_the_threads_of_the_runtime() 
                 conversation.transcript().map(|read| read.is_ok()).boxed(),
             ),
             ("fork", fork.map(|read| read.is_ok()).boxed()),
+            ("events", events.map(|read| read.is_ok()).boxed()),
         ];
 
         for (name, mut read) in reads {
@@ -413,4 +425,101 @@ fn a_reader_that_leaves_keeps_its_place_until_its_thread_is_done() {
         })
         .await;
     });
+}
+
+/// A clock that looks, whenever a worker thread reads it, whether other tasks go on meanwhile.
+#[derive(Default)]
+struct Meanwhile {
+    /// How long to look; zero does not look.
+    wait_ms: AtomicU64,
+    /// The turns of another task.
+    turns: AtomicU64,
+    /// Whether other tasks went on at some time.
+    went_on: AtomicBool,
+}
+
+impl Clock for Arc<Meanwhile> {
+    fn now(&self) -> Timestamp {
+        let turns = || self.turns.load(Ordering::Relaxed);
+        let before = turns();
+        let until = Instant::now() + Duration::from_millis(self.wait_ms.load(Ordering::Relaxed));
+        let is_worker = std::thread::current().name() == Some("worker");
+        while is_worker && Instant::now() < until {
+            if turns() > before + 1 {
+                self.went_on.store(true, Ordering::Relaxed);
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Timestamp(1_795_300_000_000)
+    }
+}
+
+#[test]
+fn a_large_history_that_is_imported_or_copied_stops_no_other_conversation() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1).thread_name("worker");
+    let runtime = runtime.enable_all().build().unwrap();
+    let clock = Arc::new(Meanwhile::default());
+    let others = clock.clone();
+    runtime.spawn(async move {
+        loop {
+            others.turns.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+        }
+    });
+    runtime.block_on(async {
+        let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+        let builder = HostBuilder::new(clock.clone(), SeededEntropy::new(7), |host| host);
+        let host = builder.shared_provider(model).build().await.unwrap();
+        for (length, is_large) in [(10, false), (300 * 1024, true)] {
+            let tenant = host.tenant("acme");
+            let original = tenant.conversation(format!("original-{length}"));
+            let copy = format!("copy-{length}");
+            for awake in [&original, &tenant.conversation(copy.as_str())] {
+                awake.resume().await.unwrap();
+            }
+            let message = Message::user("x".repeat(length));
+            // One thread that goes on needs no long look; one that is stopped is not seen to go on
+            // however long that is.
+            let wait_ms = if is_large { 20_000 } else { 20 };
+            clock.wait_ms.store(wait_ms, Ordering::Relaxed);
+
+            original.import(vec![message]).await.unwrap();
+            assert_eq!(clock.went_on.swap(false, Ordering::Relaxed), is_large);
+            original.fork(copy.as_str(), None).await.unwrap();
+            assert_eq!(clock.went_on.swap(false, Ordering::Relaxed), is_large);
+
+            clock.wait_ms.store(0, Ordering::Relaxed);
+        }
+    });
+    runtime.shutdown_background();
+}
+
+#[tokio::test]
+async fn a_history_whose_caller_leaves_keeps_its_place_until_it_is_handled() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    conversation.import(vec![Message::user("a")]).await.unwrap();
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+    let reads = host.0.tenants.get(&scope().tenant).reads().clone();
+    sessions.set_plan(FaultPlan::new().read(1, Fault::Hang));
+    let before = sessions.reads();
+
+    let import = tokio::spawn(async move {
+        let large = Message::user("x".repeat(300 * 1024));
+        conversation.import(vec![large]).await
+    });
+    until("it loads", || sessions.reads() > before).await;
+    import.abort();
+    assert!(import.await.unwrap_err().is_cancelled());
+    assert_eq!(reads.available_permits(), TENANT_READS_MAX - 1);
+
+    sessions.release();
+    until("it is handled", || {
+        reads.available_permits() == TENANT_READS_MAX
+    })
+    .await;
 }

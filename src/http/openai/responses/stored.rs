@@ -20,7 +20,7 @@ use super::{
     wire::{ItemList, ResponseShown},
 };
 use crate::http::{
-    answer_body::{built, json_answer, whole_answer},
+    answer_body::{built, json_answer, json_once, whole_answer},
     answer_room::ConnectionRoom,
     api::EventFrame,
     auth::{Caller, CallerKey},
@@ -178,7 +178,7 @@ pub(in crate::http) async fn get(
     let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
     let response = stored.begun(&app).await?;
     let end = stored.call(&app)?.end_now().await;
-    json_answer(&at(response, end), room, app.config.bounds.write_pause_max).await
+    json_answer(&app, &tenant, at(response, end), room).await
 }
 
 /// Cancels a response that is in progress.
@@ -194,12 +194,12 @@ pub(in crate::http) async fn cancel(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-) -> Result<Json<ResponseShown>, Problem> {
+) -> Result<Response, Problem> {
     let stored = Stored::find(&app, &tenant, id).await?;
     let response = stored.begun(&app).await?;
     let mut call = stored.call(&app)?;
     if let Some(end) = call.end_now().await {
-        return Ok(Json(at(response, Some(end))));
+        return json_once(&app, &tenant, at(response, Some(end))).await;
     }
     let state = stored.conversation.state().await?;
     match state.round {
@@ -221,7 +221,7 @@ pub(in crate::http) async fn cancel(
     {
         return Err(problem.clone());
     }
-    Ok(Json(at(response, Some(end))))
+    json_once(&app, &tenant, at(response, Some(end))).await
 }
 
 /// Lists what the request of a response brought: its messages, or the outputs of the client's tools.
