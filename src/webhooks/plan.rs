@@ -175,7 +175,9 @@ mod tests {
         let dead: Vec<TenantId> = (0..500).map(|n| tenant(&format!("dead-{n}"))).collect();
         for tenant in &dead {
             plan.began(tenant, 3);
-            (0..3).for_each(|_| drop(plan.ended(tenant, false, now, 0.5)));
+            for _ in 0..3 {
+                plan.ended(tenant, false, now, 0.5);
+            }
         }
         let later = now + Duration::from_secs(120);
         for tenant in &dead {
