@@ -5,14 +5,14 @@
 use std::time::Duration;
 
 use rmcp::{
-    model::{ErrorCode, ErrorData, JsonRpcMessage},
+    model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId},
     service::{RoleClient, RoleServer},
     transport::{
         StreamableHttpClientTransport, Transport, async_rw::AsyncRwTransport,
         streamable_http_client::StreamableHttpClientTransportConfig,
     },
 };
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::{
     cli::{
@@ -38,6 +38,12 @@ const SENDING_MAX: usize = 64;
 
 /// Characters of an error that the client is shown.
 const ERROR_CHARS_MAX: usize = 300;
+
+/// Longest wait for the answers to messages that are on their way when the host has gone away.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
+
+/// The id of a request that the host did not take, and why; `None` for a message that it took.
+type Refused = Option<(Option<RequestId>, String)>;
 
 /// Passes messages until the client goes away.
 pub(super) async fn run(
@@ -81,7 +87,7 @@ async fn pass(
     mut pipes: impl Transport<RoleServer>,
     mut host: impl Transport<RoleClient>,
 ) -> Result<Done, Failure> {
-    let mut sending = JoinSet::new();
+    let mut sending: JoinSet<Refused> = JoinSet::new();
     let mut last_error = None;
     loop {
         tokio::select! {
@@ -101,6 +107,13 @@ async fn pass(
             }
             message = host.receive() => {
                 let Some(message) = message else {
+                    // What is on its way gets an answer before this ends.
+                    let answers = async {
+                        while let Some(sent) = sending.join_next().await {
+                            last_error = answered(&mut pipes, sent).await.or(last_error.take());
+                        }
+                    };
+                    let _ = tokio::time::timeout(GOODBYE_MAX, answers).await;
                     let why = last_error.unwrap_or_else(|| "it closed the connection".to_owned());
                     return Err(Failure::work(format!("the host does not answer: {why}"))
                         .hint("check --server, that the host serves /mcp, and the key"));
@@ -108,18 +121,25 @@ async fn pass(
                 let _ = pipes.send(message).await; // A client that has gone away ends its input too.
             }
             Some(sent) = sending.join_next() => {
-                if let Ok(Some((id, why))) = sent {
-                    let error = ErrorData::new(
-                        ErrorCode::INTERNAL_ERROR,
-                        format!("the host did not take the message: {why}"),
-                        None,
-                    );
-                    if let Some(id) = id {
-                        let _ = pipes.send(JsonRpcMessage::error(error, Some(id))).await;
-                    }
-                    last_error = Some(why);
-                }
+                last_error = answered(&mut pipes, sent).await.or(last_error);
             }
         }
     }
+}
+
+/// Answers a request that the host did not take; returns why.
+async fn answered(
+    pipes: &mut impl Transport<RoleServer>,
+    sent: Result<Refused, JoinError>,
+) -> Option<String> {
+    let (id, why) = sent.ok()??;
+    if let Some(id) = id {
+        let error = ErrorData::new(
+            ErrorCode::INTERNAL_ERROR,
+            format!("the host did not take the message: {why}"),
+            None,
+        );
+        let _ = pipes.send(JsonRpcMessage::error(error, Some(id))).await;
+    }
+    Some(why)
 }

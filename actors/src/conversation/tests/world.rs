@@ -462,6 +462,7 @@ impl World {
             entries,
             open,
             wake_at,
+            Vec::new(),
             waiting.clone(),
         );
         if activation.over {

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::{
     host::TenantConfig,
+    ids::{ConversationId, TenantId},
     memory::MemorySessions,
     ports::{OutboxEvent, OutboxMessage, SessionBackend},
     testing::{Reply, ScriptedModel},
