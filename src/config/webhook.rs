@@ -86,7 +86,7 @@ pub(super) const KEYS: &[Key] = &[
         SECTION,
         "tries_max",
         Kind::Count { max: 100 },
-        "tries of a call, with longer and longer waits; 17, which are 18 hours, by default",
+        "tries of a call, with longer and longer waits; 17, which are 15 hours, by default",
     ),
     key(
         SECTION,
