@@ -158,7 +158,6 @@ impl Body {
 #[cfg(test)]
 mod tests {
     use callboard_actors::chat::{Message, MessageList, ToolChoice};
-    use futures_util::FutureExt as _;
 
     use super::*;
 
@@ -178,14 +177,17 @@ mod tests {
             output_schema: None,
             cache: false,
         };
-        let write = |(): &(), request: &ModelRequest| request.messages.len();
+        let write = |(): &(), _: &ModelRequest| std::thread::current().id();
+        let here = std::thread::current().id();
 
-        let short = written(&(), request(1000), write).now_or_never();
-        assert_eq!(short.map(|written| written.unwrap().0), Some(1));
+        let short = written(&(), request(1000), write).await.unwrap().0;
+        let long = written(&(), request(WRITTEN_IN_PLACE), write)
+            .await
+            .unwrap()
+            .0;
 
-        let mut long = Box::pin(written(&(), request(WRITTEN_IN_PLACE), write));
-        assert!((&mut long).now_or_never().is_none());
-        assert_eq!(long.await.unwrap().0, 1);
+        assert_eq!(short, here);
+        assert_ne!(long, here);
     }
 
     #[test]

@@ -234,6 +234,7 @@ mod tests {
                 calls: vec![call],
                 stop: StopReason::EndTurn,
                 usage: Usage::default(),
+                seq: callboard_actors::ids::Seq(1),
             },
             &mut out,
         );

@@ -32,6 +32,8 @@ pub(in crate::http) struct Ended {
     pub(in crate::http) stop: StopReason,
     /// Tokens of the model calls since the client's last request.
     pub(in crate::http) usage: Usage,
+    /// The entry of the end.
+    pub(in crate::http) seq: Seq,
 }
 
 /// A call of the open batch.
@@ -147,6 +149,7 @@ impl Steps {
                     calls: Vec::new(),
                     stop: end.stop_reason,
                     usage: self.usage,
+                    seq,
                 }),
             }),
             EventKind::Error { failure } => steps.push(Step::Failed(failure.clone())),
@@ -179,6 +182,7 @@ impl Steps {
                 calls: self.open.iter().map(|open| open.call.clone()).collect(),
                 stop: StopReason::EndTurn,
                 usage: self.usage,
+                seq: self.seq,
             })
         })
     }

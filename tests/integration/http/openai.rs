@@ -533,6 +533,42 @@ async fn each_response_of_a_round_that_waits_for_its_client_is_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_has_every_field_of_its_form_also_when_it_is_read_again() {
+    let server = Server::start(ScriptedModel::always(Reply::text("done"))).await;
+    let tool = json!({ "type": "function", "name": "mine" });
+    let sent = respond(&server, json!({ "tools": [tool] })).await;
+    let read = body(server.get(&at(&sent, "")).await).await;
+
+    for response in [&sent, &read] {
+        let is_there = |field: &&str| response.get(*field).is_some();
+        let nullable = ["max_tool_calls", "safety_identifier", "prompt_cache_key"];
+        assert!(nullable.iter().all(is_there), "{response}");
+        assert_eq!(response["background"], false);
+        assert_eq!(response["service_tier"], "default");
+        for (field, value) in [
+            ("temperature", 1.0),
+            ("top_p", 1.0),
+            ("presence_penalty", 0.0),
+            ("frequency_penalty", 0.0),
+            ("top_logprobs", 0.0),
+        ] {
+            assert_eq!(response[field].as_f64(), Some(value), "{field}");
+        }
+        let times = ["created_at", "completed_at"].map(|field| response[field].as_u64());
+        assert!(times[0].is_some() && times[0] <= times[1], "{response}");
+        let tool = response["tools"][0].as_object().unwrap();
+        assert!(
+            ["description", "parameters", "strict"]
+                .iter()
+                .all(|field| tool.contains_key(*field)),
+            "{tool:?}"
+        );
+    }
+    let ends = [&sent, &read].map(|response| response["completed_at"].as_u64().unwrap());
+    assert!(ends[0].abs_diff(ends[1]) <= 1, "{ends:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_response_in_the_background_needs_no_client_and_is_cancelled_on_request() {
     let model = Arc::new(ScriptedModel::replies([
         Reply::text("done"),

@@ -15,7 +15,7 @@ use callboard_actors::{
 use serde_json::{Map, Value, json};
 
 use super::object;
-use super::wire::{ResponseError, ResponseShown};
+use super::wire::{Fixed, ResponseError, ResponseShown};
 use crate::http::{
     answer_body::bytes_of,
     compat::{Place, instructions_in},
@@ -132,8 +132,10 @@ impl Brought {
             id,
             object: "response",
             created_at: self.at.0 / 1000,
+            completed_at: None,
+            ended_at: None,
             status: "in_progress",
-            background: None,
+            background: false,
             error: None::<ResponseError>,
             incomplete_details: None,
             instructions,
@@ -146,11 +148,13 @@ impl Brought {
                 "effort": effort.map(|effort| effort.as_str()), "summary": null
             })),
             store: true,
-            temperature: parameters.and_then(|wish| wish.temperature).map(f64::from),
+            temperature: parameters
+                .and_then(|wish| wish.temperature)
+                .map_or(1.0, f64::from),
             text: object(json!({ "format": format })),
             tool_choice: choice(self.tools.as_deref().map(|brought| &brought.choice)),
             tools: tools.map(function).collect(),
-            top_p: None,
+            fixed: Fixed::default(),
             truncation: "disabled",
             usage: None,
             metadata: Map::new(),

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use self::{
     items::{tools, transcript},
     stream::{Events, item_id},
-    wire::{Incomplete, Input, Item, ResponseError, ResponseRequest, ResponseShown},
+    wire::{Fixed, Incomplete, Input, Item, ResponseError, ResponseRequest, ResponseShown},
 };
 use super::convert::{tool_choice, unsupported};
 use crate::{
@@ -181,8 +181,10 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
         id,
         object: "response",
         created_at: SystemClock.now().0 / 1000,
+        completed_at: None,
+        ended_at: None,
         status: "in_progress",
-        background: request.background,
+        background: request.background.unwrap_or_default(),
         error: None,
         incomplete_details: None,
         instructions: request.instructions,
@@ -195,15 +197,28 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
             .reasoning
             .unwrap_or_else(|| object(json!({ "effort": null, "summary": null }))),
         store,
-        temperature: request.temperature.map(f64::from),
+        temperature: request.temperature.map_or(1.0, f64::from),
         text,
         tool_choice: request.tool_choice.unwrap_or_else(|| json!("auto")),
-        tools: offered.filter(|tool| tool["type"] == "function").collect(),
-        top_p: None,
+        tools: offered
+            .filter(|tool| tool["type"] == "function")
+            .map(shown)
+            .collect(),
+        fixed: Fixed::default(),
         truncation: "disabled",
         usage: None,
         metadata: request.metadata.unwrap_or_default(),
     }
+}
+
+/// A function of the request, with all the fields of OpenAI's form.
+fn shown(mut tool: Value) -> Value {
+    if let Value::Object(fields) = &mut tool {
+        for name in ["description", "parameters", "strict"] {
+            fields.entry(name).or_insert(Value::Null);
+        }
+    }
+    tool
 }
 
 /// The fields of an object.
@@ -230,6 +245,10 @@ fn ended_as(response: &mut ResponseShown, ended: &Ended) {
         (None, StopReason::Interrupted) => CANCELLED,
         (None, _) => "completed",
     };
+    response.completed_at = (response.status == "completed").then(|| {
+        let now = || SystemClock.now().0 / 1000;
+        response.ended_at.unwrap_or_else(now)
+    });
     response.incomplete_details = reason.map(|reason| Incomplete { reason });
     response.usage = Some(ended.usage.into());
 }

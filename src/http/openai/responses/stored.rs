@@ -131,6 +131,21 @@ impl Stored {
         worked(place, is_large, move || brought.response(id, model)).await
     }
 
+    /// How it ended, if it is over.
+    async fn end(
+        &self,
+        app: &App,
+        response: &mut ResponseShown,
+    ) -> Result<Option<Result<Ended, Problem>>, Problem> {
+        let end = self.call(app)?.end_now().await;
+        if let Some(Ok(ended)) = &end {
+            let before = Seq(ended.seq.0.saturating_sub(1));
+            let entries = self.conversation.entries(before, 1).await?;
+            response.ended_at = entries.first().map(|entry| entry.at.0 / 1000);
+        }
+        Ok(end)
+    }
+
     fn call(&self, app: &App) -> Result<Call, Problem> {
         Call::again(app, &self.scope, self.place, None)
     }
@@ -169,15 +184,16 @@ pub(in crate::http) async fn get(
     let stored = Stored::find(&app, &tenant, id).await?;
     if query.stream {
         let watching = app.watch(&tenant)?;
-        let response = stored.begun(&app).await?;
+        let mut response = stored.begun(&app).await?;
+        stored.end(&app, &mut response).await?;
         let call = Call::again(&app, &stored.scope, stored.place, Some(watching))?;
         let events = Events::new(response).after(query.starting_after);
         return Ok(respond(&app, call, key, events));
     }
     // Reserved before the response is read, and held until it is sent.
     let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
-    let response = stored.begun(&app).await?;
-    let end = stored.call(&app)?.end_now().await;
+    let mut response = stored.begun(&app).await?;
+    let end = stored.end(&app, &mut response).await?;
     json_answer(&app, &tenant, at(response, end), room).await
 }
 

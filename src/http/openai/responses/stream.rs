@@ -197,6 +197,7 @@ mod tests {
             calls: Vec::new(),
             stop: StopReason::EndTurn,
             usage: Usage::default(),
+            seq: callboard_actors::ids::Seq(1),
         };
         events.ended(&ended, &mut out);
         let read = |bytes: &axum::body::Bytes| {

@@ -101,11 +101,16 @@ pub(in crate::http) struct ResponseShown {
     pub(super) object: &'static str,
     /// Start of the response, in seconds since 1970.
     pub(super) created_at: u64,
+    /// When it was complete, in seconds since 1970; `null` for one that is not.
+    pub(super) completed_at: Option<u64>,
+    /// When it ended, where that is known before its events are read.
+    #[serde(skip)]
+    pub(super) ended_at: Option<u64>,
     /// `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`.
     pub(super) status: &'static str,
-    /// Whether the response works without its client; absent when it is read again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) background: Option<bool>,
+    /// Whether the client did not wait for the response; `false` when it is read again, since it is not
+    /// stored.
+    pub(super) background: bool,
     /// Why the response failed.
     pub(super) error: Option<ResponseError>,
     /// Why the response is cut.
@@ -128,8 +133,8 @@ pub(in crate::http) struct ResponseShown {
     pub(super) reasoning: Map<String, Value>,
     /// Whether the response is stored.
     pub(super) store: bool,
-    /// As in the request.
-    pub(super) temperature: Option<f64>,
+    /// As in the request; 1 stands for the model's own.
+    pub(super) temperature: f64,
     /// As in the request.
     #[schema(value_type = Object)]
     pub(super) text: Map<String, Value>,
@@ -139,8 +144,9 @@ pub(in crate::http) struct ResponseShown {
     /// As in the request.
     #[schema(value_type = Vec<Object>)]
     pub(super) tools: Vec<Value>,
-    /// Always `null`: the model's own setting holds.
-    pub(super) top_p: Option<f64>,
+    /// What this API has no setting for.
+    #[serde(flatten)]
+    pub(super) fixed: Fixed,
     /// Always `disabled`: the host compacts what does not fit.
     pub(super) truncation: &'static str,
     /// Tokens of all model calls of the response; `null` before its end.
@@ -148,6 +154,42 @@ pub(in crate::http) struct ResponseShown {
     /// As in the request.
     #[schema(value_type = Object)]
     pub(super) metadata: Map<String, Value>,
+}
+
+/// Fields of OpenAI's form that are the same in every response.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(in crate::http) struct Fixed {
+    /// Always 1: the model's own setting holds.
+    top_p: f64,
+    /// Always 0.
+    presence_penalty: f64,
+    /// Always 0.
+    frequency_penalty: f64,
+    /// Always 0.
+    top_logprobs: u32,
+    /// Always `null`: the host's bounds hold.
+    max_tool_calls: Option<u32>,
+    /// Always `default`.
+    service_tier: &'static str,
+    /// Always `null`.
+    safety_identifier: Option<String>,
+    /// Always `null`: the host keeps the start of requests the same by itself.
+    prompt_cache_key: Option<String>,
+}
+
+impl Default for Fixed {
+    fn default() -> Self {
+        Self {
+            top_p: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            top_logprobs: 0,
+            max_tool_calls: None,
+            service_tier: "default",
+            safety_identifier: None,
+            prompt_cache_key: None,
+        }
+    }
 }
 
 /// Why a response failed.
