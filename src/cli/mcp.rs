@@ -22,6 +22,7 @@ use crate::{
     app::{self, TENANT, nearest},
     config::Config,
     mcp::{self, FilePins, McpPool, McpServerConfig, PinStatus, Survey},
+    telemetry::Telemetry,
 };
 
 pub(super) const EXAMPLE: &str = "Example:\n  callboard mcp check --mcp servers.json";
@@ -138,7 +139,11 @@ impl Surveyor {
     }
 }
 
-pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Failure> {
+pub(super) async fn run(
+    config: &Config,
+    command: McpCommand,
+    telemetry: &Telemetry,
+) -> Result<Done, Failure> {
     match command {
         McpCommand::List(args) => {
             let surveyor = Surveyor::new(config, &args.tenant)?;
@@ -150,7 +155,7 @@ pub(super) async fn run(config: &Config, command: McpCommand) -> Result<Done, Fa
             let servers = servers(config, args.servers.mcp.as_ref())?;
             until_a_signal(&surveyor, check(&surveyor, &servers, &args)).await
         }
-        McpCommand::Serve(args) => Box::pin(serve::run(config, *args)).await,
+        McpCommand::Serve(args) => Box::pin(serve::run(config, *args, telemetry.redactor())).await,
     }
 }
 

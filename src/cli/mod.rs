@@ -244,7 +244,7 @@ async fn dispatch(
         Command::Eval(command) => Box::pin(eval::run(&config?, command)).await,
         Command::Sessions(command) => Box::pin(sessions::run(&config?, command)).await,
         Command::Tools(command) => Box::pin(tools::run(&config?, command)).await,
-        Command::Mcp(command) => Box::pin(mcp::run(&config?, command)).await,
+        Command::Mcp(command) => Box::pin(mcp::run(&config?, command, telemetry)).await,
         Command::Tokens(args) => tokens::run(&config?, &args),
         Command::Metrics(args) => Box::pin(metrics::run(&config?, args)).await,
         Command::Skills(command) => Box::pin(skills::run(&config?, command)).await,

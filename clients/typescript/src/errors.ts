@@ -57,7 +57,7 @@ export class ApiError extends CallboardError {
     this.code = refused.code;
     this.detail = refused.detail;
     this.pointer = refused.pointer;
-    this.retryAfterMs = refused.retry_after_ms;
+    this.retryAfterMs = Number.isFinite(refused.retry_after_ms) && refused.retry_after_ms! >= 0 ? refused.retry_after_ms : undefined;
   }
 }
 

@@ -146,12 +146,12 @@ export class Transport {
     const path = route.path.replace(/{(\w+)}/g, (_, name: string) => encodeURIComponent(request.path?.[name] ?? ""));
     const query = Object.entries(request.query ?? {}).filter(([, value]) => value !== undefined);
     const search = query.length ? `?${new URLSearchParams(query.map(([name, value]) => [name, String(value)]))}` : "";
-    const init: RequestInit = { method: route.method, headers: { ...this.#headers, ...request.headers }, signal, cache: "no-store" };
+    const init: RequestInit = { method: route.method, headers: { ...this.#headers, ...request.headers }, signal, cache: "no-store", redirect: "manual" };
     if (request.body) {
       init.body = JSON.stringify(request.body);
       init.headers = { ...init.headers, "content-type": "application/json" };
     }
-    const response = await this.#fetch(this.#base + path + search, init);
+    const response = await this.#fetch(this.#base + path + search, init); // A redirect is no answer: the key is for this host alone.
     if (response.ok) return response;
     const problem = await response.json().catch(() => ({}));
     const seconds = Number(response.headers.get("retry-after") ?? NaN);

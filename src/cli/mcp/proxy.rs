@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rmcp::{
     model::{ErrorCode, ErrorData, JsonRpcMessage, RequestId},
-    service::{RoleClient, RoleServer},
+    service::{RoleClient, RoleServer, RxJsonRpcMessage},
     transport::{
         StreamableHttpClientTransport, Transport, async_rw::AsyncRwTransport,
         streamable_http_client::StreamableHttpClientTransportConfig,
@@ -21,6 +21,7 @@ use crate::{
         signals::Signals,
     },
     config::{Secret, process_environment},
+    observe::Redactor,
     visible::visible_line,
 };
 
@@ -42,6 +43,9 @@ const ERROR_CHARS_MAX: usize = 300;
 /// Longest wait for the answers to messages that are on their way when the host has gone away.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
+/// A message of the host.
+type FromHost = RxJsonRpcMessage<RoleClient>;
+
 /// The id of a request that the host did not take, and why; `None` for a message that it took.
 type Refused = Option<(Option<RequestId>, String)>;
 
@@ -49,6 +53,7 @@ type Refused = Option<(Option<RequestId>, String)>;
 pub(super) async fn run(
     server: &str,
     key_env: &str,
+    redactor: &Redactor,
     signals: &mut Signals,
 ) -> Result<Done, Failure> {
     let base = base_url(server).map_err(|problem| Failure::usage(format!("--server {problem}")))?;
@@ -75,10 +80,11 @@ pub(super) async fn run(
     let host = StreamableHttpClientTransport::with_client(client, config);
     let pipes = AsyncRwTransport::<RoleServer, _, _>::new(tokio::io::stdin(), tokio::io::stdout())
         .with_max_line_length(MESSAGE_BYTES_MAX);
+    redactor.learn([key.expose()]);
     tokio::select! {
         biased;
         () = signals.next() => Ok(Done::Well),
-        passed = pass(pipes, host) => passed,
+        passed = pass(pipes, host, redactor) => passed,
     }
 }
 
@@ -86,12 +92,16 @@ pub(super) async fn run(
 async fn pass(
     mut pipes: impl Transport<RoleServer>,
     mut host: impl Transport<RoleClient>,
+    redactor: &Redactor,
 ) -> Result<Done, Failure> {
     let mut sending: JoinSet<Refused> = JoinSet::new();
+    // At most one. Requests overtake each other, but what follows a notification may rely on it: the
+    // host refuses a call that comes before `notifications/initialized`.
+    let mut notifying: JoinSet<Refused> = JoinSet::new();
     let mut last_error = None;
     loop {
         tokio::select! {
-            message = pipes.receive(), if sending.len() < SENDING_MAX => {
+            message = pipes.receive(), if sending.len() < SENDING_MAX && notifying.is_empty() => {
                 let Some(message) = message else {
                     return Ok(Done::Well); // The client has gone away.
                 };
@@ -99,10 +109,14 @@ async fn pass(
                     JsonRpcMessage::Request(request) => Some(request.id.clone()),
                     _ => None,
                 };
+                let tasks = match &message {
+                    JsonRpcMessage::Notification(_) => &mut notifying,
+                    _ => &mut sending,
+                };
                 let sent = host.send(message);
-                sending.spawn(async move {
+                tasks.spawn(async move {
                     let refused = sent.await.err()?;
-                    Some((id, visible_line(&refused.to_string(), ERROR_CHARS_MAX)))
+                    Some((id, refused.to_string()))
                 });
             }
             message = host.receive() => {
@@ -110,7 +124,7 @@ async fn pass(
                     // What is on its way gets an answer before this ends.
                     let answers = async {
                         while let Some(sent) = sending.join_next().await {
-                            last_error = answered(&mut pipes, sent).await.or(last_error.take());
+                            last_error = answered(&mut pipes, sent, redactor).await.or(last_error.take());
                         }
                     };
                     let _ = tokio::time::timeout(GOODBYE_MAX, answers).await;
@@ -118,12 +132,26 @@ async fn pass(
                     return Err(Failure::work(format!("the host does not answer: {why}"))
                         .hint("check --server, that the host serves /mcp, and the key"));
                 };
+                let message = masked(message, redactor);
                 let _ = pipes.send(message).await; // A client that has gone away ends its input too.
             }
+            Some(sent) = notifying.join_next() => {
+                last_error = answered(&mut pipes, sent, redactor).await.or(last_error);
+            }
             Some(sent) = sending.join_next() => {
-                last_error = answered(&mut pipes, sent).await.or(last_error);
+                last_error = answered(&mut pipes, sent, redactor).await.or(last_error);
             }
         }
+    }
+}
+
+/// The message without the key, which a server may repeat and a model must not read.
+fn masked(message: FromHost, redactor: &Redactor) -> FromHost {
+    let text = serde_json::to_string(&message).unwrap_or_default();
+    let masked = redactor.mask_exact(&text);
+    match serde_json::from_str(&masked) {
+        Ok(masked_message) if masked != text => masked_message,
+        _ => message,
     }
 }
 
@@ -131,8 +159,10 @@ async fn pass(
 async fn answered(
     pipes: &mut impl Transport<RoleServer>,
     sent: Result<Refused, JoinError>,
+    redactor: &Redactor,
 ) -> Option<String> {
     let (id, why) = sent.ok()??;
+    let why = visible_line(&redactor.mask(&why), ERROR_CHARS_MAX);
     if let Some(id) = id {
         let error = ErrorData::new(
             ErrorCode::INTERNAL_ERROR,
@@ -142,4 +172,28 @@ async fn answered(
         let _ = pipes.send(JsonRpcMessage::error(error, Some(id))).await;
     }
     Some(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_the_host_repeats_is_not_passed_on() {
+        let redactor = Redactor::new(["cb_not-a-key-of-anyone"]);
+        let passed = |text: &str| {
+            let message = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":-32603,"message":"{text}"}}}}"#
+            );
+            let message = masked(serde_json::from_str(&message).unwrap(), &redactor);
+            serde_json::to_string(&message).unwrap()
+        };
+
+        assert!(passed("it is late").contains("it is late"));
+        let masked = passed("cb_not-a-key-of-anyone is wrong");
+        assert!(
+            masked.contains("is wrong") && !masked.contains("cb_not"),
+            "{masked}"
+        );
+    }
 }

@@ -57,10 +57,14 @@ pub(in crate::cli) struct ServeArgs {
     quiet: bool,
 }
 
-pub(super) async fn run(config: &Config, args: ServeArgs) -> Result<Done, Failure> {
+pub(super) async fn run(
+    config: &Config,
+    args: ServeArgs,
+    redactor: &Redactor,
+) -> Result<Done, Failure> {
     let mut signals = Signals::listen();
     if let Some(server) = &args.server {
-        return super::proxy::run(server, &args.key_env, &mut signals).await;
+        return super::proxy::run(server, &args.key_env, redactor, &mut signals).await;
     }
     let mut overrides = args.host.overrides(config, Recovery::Resume)?;
     // The client's user answers, or what the client's model is allowed to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import ssl
 import time
 from types import TracebackType
@@ -90,19 +91,24 @@ class Reply:
                 data = ""
 
     def refusal(self) -> ApiError:
-        """Reads the problem of an answer from 400 on. Proxies answer in another form: the code is `http_502` then."""
+        """Reads the problem of an answer that is none of 2xx. Proxies answer in another form: the code is `http_502` then.
+
+        A redirect counts as one: the key is for this host alone.
+        """
         try:
             problem = json.loads(self._response.read())
-        except (ValueError, *LOST):
+        except (ValueError, RecursionError, *LOST):
             problem = None
         problem = problem if isinstance(problem, dict) else {}
         header = self._response.headers.get("Retry-After", "")
+        asked = int(header) * 1000 if re.fullmatch("[0-9]{1,9}", header) else None
+        wait = problem.get("retry_after_ms", asked)
         return kind_of(self.status)(
             self.status,
             problem.get("code", f"http_{self.status}"),
             problem.get("detail", self._response.reason),
             problem.get("pointer"),
-            problem.get("retry_after_ms", int(header) * 1000 if header.isdigit() else None),
+            wait if type(wait) is int and wait >= 0 else asked,
             self._response.headers.get("X-Request-Id"),
         )
 
@@ -110,7 +116,7 @@ class Reply:
 def _parsed(text: Union[str, bytes]) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ProtocolError("an answer of the host is not JSON") from None
 
 
@@ -141,7 +147,7 @@ class Transport:
             connection = self._connect(patience)
             try:
                 with self.ask(connection, route, path, query, headers, body) as reply:
-                    if reply.status < 400:
+                    if reply.status < 300:
                         return reply.json(), was_lost
                     refusal = reply.refusal()
             except LOST as error:

@@ -727,8 +727,11 @@ impl<'a> Search<'a> {
 
 /// Whether git takes a folder for a repository because of its name.
 fn is_git(path: &Path) -> bool {
-    path.file_name()
-        .is_some_and(|name| lower_name(name) == ".git")
+    // Asked for each folder of a workspace: an ordinary name is compared without a copy.
+    path.file_name().is_some_and(|name| match name.to_str() {
+        Some(ascii) if ascii.is_ascii() => ascii.eq_ignore_ascii_case(".git"),
+        _ => lower_name(name) == ".git",
+    })
 }
 
 /// Whether the search takes a folder for a repository.
