@@ -43,11 +43,31 @@ async fn appends_change_no_index_and_journal_ends_take_no_more_room() {
 
     let first = join_all((0..32).map(|n| appends(&store, format!("c{n}"), 5, far)));
     first.await;
-    let before = store.info().await.unwrap().head.bytes;
-    let all = join_all((0..32).map(|n| appends(&store, format!("d{n}"), each, far))).await;
+    // A quarter of what the updates would take if none of them used the room of an older row. While the
+    // server itself reads an older state, such as to collect statistics, no row gives its room back.
+    let each_row = 112;
+    let (mut updates, mut grown, mut is_reused) = (0, Vec::new(), false);
+    for batch in 0..3 {
+        let before = store.info().await.unwrap().head.bytes;
+        let names = (0..32).map(|n| format!("d{batch}-{n}"));
+        let all = join_all(names.map(|name| appends(&store, name, each, far))).await;
+        let done = all.iter().sum::<u64>() - 32;
+        let bytes = store
+            .info()
+            .await
+            .unwrap()
+            .head
+            .bytes
+            .saturating_sub(before);
+        updates += done;
+        grown.push(bytes);
+        is_reused = bytes <= done * each_row / 4;
+        if is_reused {
+            break;
+        }
+    }
 
     // The server counts what each connection did a while later.
-    let updates = all.iter().sum::<u64>() - 32;
     let start = Instant::now();
     let table = loop {
         let table = store.info().await.unwrap().head;
@@ -58,12 +78,7 @@ async fn appends_change_no_index_and_journal_ends_take_no_more_room() {
     };
     assert!(table.updates >= updates, "{table:?}");
     assert!(table.hot * 100 >= table.updates * 95, "{table:?}");
-    // A quarter of what the updates would take if none of them used the room of an older row.
-    let each_row = 112;
-    assert!(
-        table.bytes <= before + table.updates * each_row / 4,
-        "{before} {table:?}"
-    );
+    assert!(is_reused, "{grown:?} {table:?}");
     println!("{table:?}");
 }
 
