@@ -153,17 +153,22 @@ struct Info {
     version: String,
 }
 
+/// A client for requests with a tenant's key.
+pub(super) fn client() -> Result<reqwest::Client, Failure> {
+    crate::tls::client_builder()
+        .map_err(|error| Failure::work(error.to_string()))?
+        // A proxy or another host must not receive the key.
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_WITHIN)
+        .read_timeout(SILENCE_MAX)
+        .build()
+        .map_err(|error| Failure::work(error.to_string()))
+}
+
 impl Remote {
     fn new(base: String, key: Secret) -> Result<Self, Failure> {
-        let client = crate::tls::client_builder()
-            .map_err(|error| Failure::work(error.to_string()))?
-            // A proxy or another host must not receive the key.
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_WITHIN)
-            .read_timeout(SILENCE_MAX)
-            .build()
-            .map_err(|error| Failure::work(error.to_string()))?;
+        let client = client()?;
         Ok(Self { client, base, key })
     }
 

@@ -17,19 +17,13 @@ use tokio::task::{JoinError, JoinSet};
 use crate::{
     cli::{
         failure::{Done, Failure},
-        remote::base_url,
+        remote::{base_url, client},
         signals::Signals,
     },
     config::{Secret, process_environment},
     observe::Redactor,
     visible::visible_line,
 };
-
-/// How long a connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-
-/// How long the host may send nothing; its streams have a comment every 15 s.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// Bytes of one message of either side.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -65,19 +59,10 @@ pub(super) async fn run(
     })?;
     let key = Secret::new(&key)
         .map_err(|problem| Failure::usage(format!("the key of {key_env} {problem}")))?;
-    let client = crate::tls::client_builder()
-        .map_err(|error| Failure::work(error.to_string()))?
-        // A proxy or another host must not receive the key.
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .connect_timeout(CONNECT_WITHIN)
-        .read_timeout(SILENCE_MAX)
-        .build()
-        .map_err(|error| Failure::work(error.to_string()))?;
     let config = StreamableHttpClientTransportConfig::with_uri(format!("{base}/mcp"))
         .auth_header(key.expose())
         .max_sse_event_size(MESSAGE_BYTES_MAX);
-    let host = StreamableHttpClientTransport::with_client(client, config);
+    let host = StreamableHttpClientTransport::with_client(client()?, config);
     let pipes = AsyncRwTransport::<RoleServer, _, _>::new(tokio::io::stdin(), tokio::io::stdout())
         .with_max_line_length(MESSAGE_BYTES_MAX);
     redactor.learn([key.expose()]);
