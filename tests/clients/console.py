@@ -171,6 +171,11 @@ def main():
     browser = Browser()
     faults = []
 
+    def post(conversation, text):
+        request = urllib.request.Request(f"{url}/v1/conversations/{conversation}/messages", json.dumps({"content": text}).encode(),
+                                         {"authorization": f"Bearer {key}", "content-type": "application/json", "prefer": "respond-async"})
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read()
+
     def look(name):
         for scheme in ["light", "dark"]:
             browser.cdp("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
@@ -211,9 +216,7 @@ def main():
             window.stays = true;
         """)
         # By a second client, while this page is open.
-        request = urllib.request.Request(f"{url}/v1/conversations/first/messages", json.dumps({"content": "from elsewhere"}).encode(),
-                                         {"authorization": f"Bearer {key}", "content-type": "application/json", "prefer": "respond-async"})
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read()
+        post("first", "from elsewhere")
         browser.shows("from elsewhere")
         browser.wait("form.question")
         token = browser.run("return document.querySelector('form.question [name=csrf]').value")
@@ -266,7 +269,14 @@ def main():
         browser.type("#key", key)
         browser.click("button.main")
         browser.until(lambda: browser.where().endswith("/console/c/first"), "the page that was asked for")
-        browser.click("form[action='/console/logout'] button")
+        # The session ends elsewhere while this page follows the conversation.
+        browser.run("""
+            const form = document.querySelector("form[action='/console/logout']");
+            fetch(form.action, { method: 'POST', body: new URLSearchParams(new FormData(form)), redirect: 'manual' });
+        """)
+        post("first", "after the logout")
+        browser.wait("#key")
+        assert "/console/login" in browser.where()
         ok("who logs out sees nothing, and a login leads back")
 
         log_in(browser, url, admin_key)

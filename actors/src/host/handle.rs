@@ -13,7 +13,10 @@ use crate::{
         Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, instruction,
         kept_bytes, round::OnBusy,
     },
-    host::{SendError, store_admission::admit_bytes},
+    host::{
+        SendError,
+        store_admission::{admit_bytes, admit_round},
+    },
     ids::{ConversationId, RoundId, Scope, TenantId},
     journal::{ClientKey, CompactionNote, ConversationRound, Durable, Head, digest},
     limits::CLIENT_RESULT_BYTES_MAX,
@@ -677,7 +680,7 @@ impl SendPrompt {
                 .map_or(0, |schema| schema.as_str().len())
             + client_tools.as_ref().map_or(0, |brought| brought.bytes());
         host.admitted(seat.weigh(bytes, || host.ports.events.bytes(&scope.tenant)))?;
-        let _pending_bytes = admit_bytes(&host.ports, &tenant, bytes).await?;
+        let _pending_bytes = admit_round(&host.ports, &tenant, &mut seat, bytes).await?;
         let pending = host
             .admit_conversation(&tenant, &scope.conversation)
             .await?;

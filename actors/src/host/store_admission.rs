@@ -7,7 +7,9 @@ use crate::{
     conversation::Ports,
     ids::{ConversationId, Scope},
     journal::Head,
-    tenant::{NotAdmitted, PendingBytes, PendingConversation, Taken, Tenant},
+    tenant::{
+        NoRoom, NotAdmitted, PendingBytes, PendingConversation, RoundBytes, Seat, Taken, Tenant,
+    },
 };
 
 use super::SendError;
@@ -35,36 +37,64 @@ pub(super) async fn admit_bytes(
     }
 }
 
-/// What a task of a subagent or a fan-out may store, until its conversation has accepted it.
+/// As [`admit_bytes`], for a prompt of `bytes` that may begin a round: `seat` then holds what the
+/// round is taken to store until it ends, so that rounds at once do not pass the quota together.
+///
+/// # Errors
+/// As [`admit_bytes`].
+pub(super) async fn admit_round(
+    ports: &Ports,
+    tenant: &Tenant,
+    seat: &mut Seat,
+    bytes: usize,
+) -> Result<Option<PendingBytes>, SendError> {
+    match room_for_round(ports, tenant, bytes).await? {
+        Ok(Some((prompt, round))) => {
+            seat.keep_for_round(round);
+            Ok(Some(prompt))
+        }
+        Ok(None) => Ok(None),
+        Err(NoRoom::Full | NoRoom::OpenRounds) => Ok(tenant
+            .refuse(NotAdmitted::StoredBytes)
+            .inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
+    }
+}
+
+/// Room in the tenant's stored bytes for a prompt of `bytes` and its round; `Ok(Ok(None))` when they
+/// are not bounded.
+///
+/// # Errors
+/// [`SendError`] of a failing store.
+pub(super) async fn room_for_round(
+    ports: &Ports,
+    tenant: &Tenant,
+    bytes: usize,
+) -> Result<Result<Option<(PendingBytes, RoundBytes)>, NoRoom>, SendError> {
+    let stored = tenant.stored();
+    if !stored.is_bounded() {
+        return Ok(Ok(None));
+    }
+    stored.note(ports.sessions.stored_bytes(tenant.id()).await?);
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+    Ok(stored.admit_round(bytes).map(Some))
+}
+
+/// The bytes and the conversation of a task of a subagent or a fan-out, until its conversation has
+/// accepted it.
 #[derive(Debug)]
 pub(super) struct PendingTask {
-    conversation: Option<PendingConversation>,
-    _bytes: Option<PendingBytes>,
+    pub(super) bytes: Option<PendingBytes>,
+    pub(super) conversation: Option<PendingConversation>,
 }
 
 impl PendingTask {
     /// The conversation has accepted the task.
     pub(super) fn keep(self) {
+        drop(self.bytes);
         if let Some(conversation) = self.conversation {
             conversation.keep();
         }
     }
-}
-
-/// Admits a task of `bytes` that begins a conversation.
-///
-/// # Errors
-/// As [`admit_bytes`] and [`admit_conversation`].
-pub(super) async fn admit_task(
-    ports: &Ports,
-    tenant: &Tenant,
-    conversation: &ConversationId,
-    bytes: usize,
-) -> Result<PendingTask, SendError> {
-    Ok(PendingTask {
-        _bytes: admit_bytes(ports, tenant, bytes).await?,
-        conversation: admit_conversation(ports, tenant, conversation).await?,
-    })
 }
 
 /// As [`HostInner::admit_conversation`], for callers that hold no host. A conversation that exists

@@ -15,7 +15,7 @@ use crate::{
         ConversationError, ConversationMsg, PromptMail,
         round::{OnBusy, Receipt},
     },
-    host::store_admission::admit_task,
+    host::store_admission::{PendingTask, admit_conversation, admit_round},
     ids::Scope,
     journal::{CHILD_KEY, ClientKey, digest},
     limits::SUBAGENT_PROGRESS_INTERVAL,
@@ -129,9 +129,14 @@ async fn run_to_end(
     seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant))
         .map_err(|why| refused(why.into()))?;
     let bytes = message.wire().len();
-    let pending = admit_task(&ports, &tenant, &child.conversation, bytes)
-        .await
-        .map_err(refused)?;
+    let pending = PendingTask {
+        bytes: admit_round(&ports, &tenant, &mut seat, bytes)
+            .await
+            .map_err(refused)?,
+        conversation: admit_conversation(&ports, &tenant, &child.conversation)
+            .await
+            .map_err(refused)?,
+    };
     if task.cancel.is_cancelled() {
         return Err(ToolError::failed("it was cancelled before it began").not_started());
     }

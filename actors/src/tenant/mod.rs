@@ -37,7 +37,7 @@ pub(crate) use families::Family;
 pub use quotas::Quotas;
 pub(crate) use round_permits::RoundPermit;
 use spending::StoredSpending;
-pub(crate) use stored::{PendingBytes, Stored};
+pub(crate) use stored::{NoRoom, PendingBytes, RoundBytes, Stored};
 pub use tenants::Tenants;
 pub use usage::{Refused, TenantUsage};
 
@@ -245,9 +245,16 @@ impl std::fmt::Debug for Tenant {
 pub struct Seat {
     tenant: Arc<Tenant>,
     bytes: u64,
+    /// What its round is taken to store.
+    round: Option<RoundBytes>,
 }
 
 impl Seat {
+    /// Keeps the stored bytes of the prompt's round until the seat is dropped.
+    pub(crate) fn keep_for_round(&mut self, bytes: RoundBytes) {
+        self.round = Some(bytes);
+    }
+
     /// Takes the bytes of the prompt and of its bookkeeping. `events` returns the bytes of the
     /// tenant's events; it is called only for a tenant with a memory limit.
     ///
@@ -281,6 +288,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        drop(self.round.take());
         self.tenant.memory.give_back(self.bytes);
         self.tenant.host_memory.give_back(self.bytes);
         self.tenant.seats.fetch_sub(1, Ordering::AcqRel);
@@ -487,6 +495,7 @@ impl Tenant {
         Ok(Seat {
             tenant: self.clone(),
             bytes: 0,
+            round: None,
         })
     }
 
@@ -528,6 +537,7 @@ impl Tenant {
         Ok(Seat {
             tenant: self.clone(),
             bytes: 0,
+            round: None,
         })
     }
 

@@ -1,19 +1,33 @@
 //! The stored bytes of a tenant, compared with its quota. The store counts; this module keeps the
-//! last count, the growth since then, and the bytes that are admitted but not stored yet.
+//! last count, the growth since then, the bytes that are admitted but not stored yet, and what open
+//! rounds are taken to store.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
+
 use super::UNBOUNDED;
+
+/// What a round is taken to store beside its prompt. A round of a few short answers stores less.
+pub(crate) const ROUND_BYTES: u64 = 8 * 1024;
 
 /// The stored bytes of one tenant.
 #[derive(Debug)]
 pub(crate) struct Stored {
     max: AtomicU64,
     known: AtomicU64,
-    pending: AtomicU64,
+    reserved: Mutex<Reserved>,
+}
+
+#[derive(Debug, Default)]
+struct Reserved {
+    /// All reserved bytes, also those of rounds.
+    bytes: u64,
+    /// Rounds with a reservation.
+    rounds: u64,
 }
 
 /// Bytes that were admitted and may not be stored yet. Released on drop, when the store counts them
@@ -24,12 +38,25 @@ pub(crate) struct PendingBytes {
     bytes: u64,
 }
 
+/// What an open round is taken to store. Released on drop, when the round has ended.
+#[derive(Debug)]
+pub(crate) struct RoundBytes(PendingBytes);
+
+/// Why a round may not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoRoom {
+    /// The quota is used up, or the prompt is too large for what is left.
+    Full,
+    /// Open rounds may need what is left. It is known again when they have ended.
+    OpenRounds,
+}
+
 impl Stored {
     pub(super) fn new(max: u64) -> Arc<Self> {
         Arc::new(Self {
             max: AtomicU64::new(max),
             known: AtomicU64::new(0),
-            pending: AtomicU64::new(0),
+            reserved: Mutex::default(),
         })
     }
 
@@ -59,32 +86,67 @@ impl Stored {
 
     /// Whether the quota is used up.
     pub(crate) fn is_full(&self) -> bool {
-        self.known() >= self.max.load(Ordering::Acquire)
+        self.left(0) == 0
     }
 
-    /// Admits bytes if they fit beside the stored and the admitted ones. At least one byte must be
+    /// The bytes that are free beside the stored and the reserved ones.
+    fn left(&self, reserved: u64) -> u64 {
+        let used = self.known().saturating_add(reserved);
+        self.max.load(Ordering::Acquire).saturating_sub(used)
+    }
+
+    /// Admits bytes if they fit beside the stored and the reserved ones. At least one byte must be
     /// free, even for zero bytes.
     pub(crate) fn admit(self: &Arc<Self>, bytes: u64) -> Option<PendingBytes> {
-        let known = self.known();
-        let max = self.max.load(Ordering::Acquire);
-        let fits = |pending: u64| {
-            pending
-                .checked_add(bytes)
-                .filter(|sum| known.saturating_add((*sum).max(1)) <= max)
+        let mut reserved = self.reserved.lock();
+        (!self.is_full() && self.left(reserved.bytes) >= bytes)
+            .then(|| self.reserve(&mut reserved, bytes))
+    }
+
+    /// Admits a round with a prompt of `bytes`. Returns the reservation of the prompt and that of
+    /// the round, for which [`ROUND_BYTES`] must be free too; the only round of the tenant takes
+    /// what is left.
+    pub(crate) fn admit_round(
+        self: &Arc<Self>,
+        bytes: u64,
+    ) -> Result<(PendingBytes, RoundBytes), NoRoom> {
+        let mut reserved = self.reserved.lock();
+        let left = self.left(reserved.bytes);
+        let round = if reserved.rounds == 0 {
+            ROUND_BYTES.min(left.saturating_sub(bytes))
+        } else {
+            ROUND_BYTES
         };
-        self.pending
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
-            .ok()?;
-        Some(PendingBytes {
+        if self.is_full() || left < bytes.saturating_add(round) {
+            return Err(if reserved.rounds == 0 {
+                NoRoom::Full
+            } else {
+                NoRoom::OpenRounds
+            });
+        }
+        reserved.rounds += 1;
+        let prompt = self.reserve(&mut reserved, bytes);
+        Ok((prompt, RoundBytes(self.reserve(&mut reserved, round))))
+    }
+
+    fn reserve(self: &Arc<Self>, reserved: &mut Reserved, bytes: u64) -> PendingBytes {
+        reserved.bytes = reserved.bytes.saturating_add(bytes);
+        PendingBytes {
             stored: self.clone(),
             bytes,
-        })
+        }
     }
 }
 
 impl Drop for PendingBytes {
     fn drop(&mut self) {
-        self.stored.pending.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.stored.reserved.lock().bytes -= self.bytes;
+    }
+}
+
+impl Drop for RoundBytes {
+    fn drop(&mut self) {
+        self.0.stored.reserved.lock().rounds -= 1;
     }
 }
 
@@ -113,5 +175,28 @@ mod tests {
         assert!(stored.is_full());
         stored.bound(UNBOUNDED);
         assert!(!stored.is_full() && !stored.is_bounded());
+    }
+
+    #[test]
+    fn rounds_at_once_do_not_pass_the_quota_together_and_one_alone_takes_what_is_left() {
+        let stored = Stored::new(3 * ROUND_BYTES);
+        stored.note(100);
+
+        let first = stored.admit_round(10).unwrap();
+        let second = stored.admit_round(10).unwrap();
+        assert_eq!(stored.admit_round(0).unwrap_err(), NoRoom::OpenRounds);
+        assert!(stored.admit(ROUND_BYTES).is_none(), "other writes leave it");
+        assert!(stored.admit(ROUND_BYTES - 120).is_some());
+        drop(first);
+        assert!(stored.admit_round(0).is_ok());
+        drop(second);
+
+        stored.note(3 * ROUND_BYTES - 5);
+        assert_eq!(stored.admit_round(6).unwrap_err(), NoRoom::Full);
+        let alone = stored.admit_round(5).unwrap();
+        assert_eq!(stored.admit_round(0).unwrap_err(), NoRoom::OpenRounds);
+        drop(alone);
+        stored.note(3 * ROUND_BYTES);
+        assert_eq!(stored.admit_round(0).unwrap_err(), NoRoom::Full);
     }
 }

@@ -34,7 +34,7 @@ use crate::{
         SendError,
         directory::{Activity, Directory},
         fan_out_context::Joined,
-        store_admission::{PendingTask, admit_task},
+        store_admission::{PendingTask, admit_conversation, room_for_round},
         subagents::{TaskReceipt, send_task},
     },
     ids::{ConversationId, RoundId, Scope, Seq},
@@ -42,7 +42,7 @@ use crate::{
     limits::PROMPT_BYTES_MAX,
     ports::{ArtifactStore, BoxFuture},
     stream::{Failure, RoundEnd},
-    tenant::{NotAdmitted, Seat, Tenant},
+    tenant::{NoRoom, NotAdmitted, Seat, Tenant},
 };
 
 /// Pause before a task that was refused for lack of memory asks again. One that the rate of requests
@@ -139,7 +139,7 @@ pub(super) struct Driver {
     /// Conversations of ended tasks that may not be asleep yet, in the order of their ends.
     resting: VecDeque<Scope>,
     warmth: Warmth,
-    /// When the next task asks for memory or the rate again; `None` while neither is short.
+    /// When the next task asks for rate, memory or room in the store again; `None` while none is short.
     room_at: Option<Instant>,
     /// Why no further task begins; `None` while tasks may begin.
     stopped: Option<Failure>,
@@ -310,40 +310,51 @@ impl Driver {
             );
             return;
         }
+        let ports = self.directory.ports().clone();
+        // First, so that a task which waits for room in the store takes nothing from the rates.
+        let room = match self.journals.ephemeral {
+            Some(_) => None,
+            None => match room_for_round(&ports, &self.tenant, message.wire().len()).await {
+                Ok(Ok(room)) => room,
+                Ok(Err(NoRoom::OpenRounds)) => {
+                    return self.wait(index, message, ROOM_RETRY);
+                }
+                Ok(Err(NoRoom::Full)) => {
+                    let why = NotAdmitted::StoredBytes;
+                    let _ = self.tenant.refuse::<()>(why);
+                    ports.counters.refusals.add(1);
+                    return self.never_began(index, refused(&why.into()));
+                }
+                Err(error) => return self.never_began(index, refused(&error)),
+            },
+        };
         let seat = self.tenant.admit_task().and_then(|mut seat| {
-            let ports = self.directory.ports();
             seat.weigh(message.wire().len(), || ports.events.bytes(&child.tenant))
                 .map(|()| seat)
         });
-        let seat = match seat {
+        let mut seat = match seat {
             Ok(seat) => seat,
             Err(NotAdmitted::Requests { after } | NotAdmitted::Tokens { after }) => {
-                // The rate is used up: the task waits for it at the front of the queue.
-                self.tasks.push_front(message.text());
-                self.next = index;
-                self.room_at = Some(Instant::now() + after);
-                return;
+                return self.wait(index, message, after);
             }
             Err(NotAdmitted::Memory | NotAdmitted::HostMemory) => {
-                // Memory of the tenant or the host is used up. The task waits at the front of the
-                // queue: a fan-out larger than its memory is slow, not refused.
-                self.tasks.push_front(message.text());
-                self.next = index;
-                self.room_at = Some(Instant::now() + ROOM_RETRY);
-                return;
+                return self.wait(index, message, ROOM_RETRY);
             }
             Err(why) => return self.never_began(index, refused(&why.into())),
         };
+        let bytes = room.map(|(prompt, round)| {
+            seat.keep_for_round(round);
+            prompt
+        });
         let pending = match self.journals.ephemeral {
             Some(_) => None,
-            None => {
-                let ports = self.directory.ports();
-                let bytes = message.wire().len();
-                match admit_task(ports, &self.tenant, &child.conversation, bytes).await {
-                    Ok(pending) => Some(pending),
-                    Err(error) => return self.never_began(index, refused(&error)),
-                }
-            }
+            None => match admit_conversation(&ports, &self.tenant, &child.conversation).await {
+                Ok(conversation) => Some(PendingTask {
+                    bytes,
+                    conversation,
+                }),
+                Err(error) => return self.never_began(index, refused(&error)),
+            },
         };
         self.ends.listen(child.conversation.clone(), index, began);
         self.running.insert(
@@ -359,6 +370,14 @@ impl Driver {
             },
         );
         self.send(index, seat);
+    }
+
+    /// Puts a task back to the front of the queue until there may be room for it: a fan-out that is
+    /// larger than its rates, its memory or its room in the store is slow, not refused.
+    fn wait(&mut self, index: u32, message: Message, after: Duration) {
+        self.tasks.push_front(message.text());
+        self.next = index;
+        self.room_at = Some(Instant::now() + after);
     }
 
     /// Sends the prompt to its conversation. The client key makes this idempotent: a conversation

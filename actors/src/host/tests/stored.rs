@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     chat::Message,
     conversation::ConversationError,
-    host::{SendError, TenantConfig},
+    host::{FanOut, SendError, TaskFailure, TenantConfig},
     ids::{Scope, Seq, TenantId},
     journal::{Entry, EntryBody},
     ports::ListQuery,
@@ -168,6 +168,79 @@ async fn many_at_once_do_not_pass_the_quota_together() {
         "{taken}, {}",
         stored(&*store).await
     );
+}
+
+/// A model that answers all calls late, so that all rounds that may run do so at once.
+fn slow_model() -> Arc<ScriptedModel> {
+    Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text("An answer. ".repeat(100)).after(Duration::from_secs(1))
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_at_once_do_not_pass_the_quota_together() {
+    const QUOTA: u64 = 300_000;
+    let store = store();
+    let host = builder(&slow_model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    bound(&host, QUOTA).await;
+
+    let rounds = (0..400).map(|n| {
+        let conversation = host.tenant("acme").conversation(format!("c-{n}").as_str());
+        async move {
+            let mut reply = conversation.send("Hi").await?;
+            reply.outcome().await.unwrap();
+            Ok::<_, SendError>(())
+        }
+    });
+    let ended = futures_util::future::join_all(rounds).await;
+    let answered = ended.iter().filter(|end| end.is_ok()).count();
+
+    assert!((20..=40).contains(&answered), "{answered}");
+    assert!(stored(&*store).await <= QUOTA, "{}", stored(&*store).await);
+    let refusals: Vec<_> = ended.into_iter().filter(Result::is_err).collect();
+    refusals.into_iter().for_each(refused);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_of_fan_outs_wait_for_room_and_do_not_pass_the_quota_together() {
+    const QUOTA: u64 = 300_000;
+    let store = store();
+    let host = builder(&slow_model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    bound(&host, QUOTA).await;
+
+    let runs = (0..4).map(|_| {
+        let host = &host;
+        async move {
+            let tasks = (0..100).map(|n| format!("Task {n}"));
+            let run = host
+                .tenant("acme")
+                .fan_out(FanOut::over(tasks))
+                .await
+                .unwrap();
+            run.finish().await.tasks
+        }
+    });
+    let ends = futures_util::future::join_all(runs).await;
+    let ends: Vec<_> = ends.iter().flatten().collect();
+    let answered = ends.iter().filter(|end| end.outcome.is_ok()).count();
+
+    // More than fit at once, and all that fit after one another; the last one alone takes what is left.
+    assert_eq!(ends.len(), 400);
+    assert!((60..=200).contains(&answered), "{answered}");
+    let used = stored(&*store).await;
+    assert!((QUOTA - 10_000..QUOTA + 5_000).contains(&used), "{used}");
+    assert!(ends.iter().all(|end| match &end.outcome {
+        Ok(_) => true,
+        Err(TaskFailure { failure, .. }) => failure.code == "overloaded",
+    }));
 }
 
 #[tokio::test(start_paused = true)]

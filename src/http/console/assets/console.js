@@ -46,11 +46,12 @@ setInterval(tick, 1000);
 
 // HTML of this host ---------------------------------------------------------------------------
 const parse = (text) => new DOMParser().parseFromString(text, "text/html");
+// Nothing when the session has ended: the login page knows where to come back.
 async function get(path, headers = {}) {
   const answer = await fetch(path, { credentials: "same-origin", headers });
-  // The session has ended: the login page knows where to come back.
-  if (answer.redirected && new URL(answer.url).pathname === "/console/login") location.reload();
-  return answer;
+  if (!answer.redirected || new URL(answer.url).pathname !== "/console/login") return answer;
+  location.reload();
+  return null;
 }
 
 // Lists refresh while they are looked at; one that does not change is asked for less often. ---
@@ -62,7 +63,7 @@ if (list) {
     if (document.hidden || list.contains(document.activeElement)) return;
     const answer = await get(list.dataset.refresh, tag ? { "If-None-Match": tag } : {}).catch(() => null);
     quiet += 1;
-    if (!answer || answer.status !== 200) return;
+    if (answer?.status !== 200) return;
     if (!answer.headers.get("ETag") || answer.headers.get("ETag") !== tag) quiet = 0;
     tag = answer.headers.get("ETag") || "";
     const fresh = $("#list", parse(await answer.text()));
@@ -106,7 +107,7 @@ function follow() {
       const kept = first < 0 ? all : all.slice(0, first);
       const from = first < 0 ? Number($("#status").dataset.head) + 1 : Number(all[first].dataset.seq);
       const answer = await get(`${path}?from=${Math.max(1, from)}`);
-      if (answer.status !== 200) return;
+      if (answer?.status !== 200) return;
       const fresh = parse(await answer.text());
       const part = $("#items", fresh);
       if (!part.hasAttribute("data-whole")) { location.reload(); return; }
