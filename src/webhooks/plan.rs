@@ -1,6 +1,7 @@
 //! Decides how many calls each receiver may get now, and when a call is made again.
 //!
-//! - A tenant has an eighth of the calls at once.
+//! - A tenant has an eighth of the calls at once. The last quarter of all calls is for tenants with
+//!   none under way, one each: receivers that answer slowly, but well, leave room to the others.
 //! - A receiver that failed three times in a row gets one call at a time, with pauses of up to a
 //!   minute between them; all such receivers together get half of the calls at once. So dead
 //!   receivers leave room to the others, however many there are.
@@ -59,8 +60,10 @@ impl Plan {
         let all: usize = self.lines.values().map(|line| line.under_way).sum();
         let left = at_once_max.saturating_sub(all);
         if !line.is_failing() {
-            let own = (at_once_max / 8).max(1);
-            return own.saturating_sub(line.under_way).min(left);
+            let own = (at_once_max / 8).max(1).saturating_sub(line.under_way);
+            let shared = left.saturating_sub(at_once_max / 4);
+            let first = usize::from(line.under_way == 0).min(left);
+            return own.min(shared.max(first));
         }
         let failing = self.lines.values().filter(|line| line.is_failing());
         let probes: usize = failing.map(|line| line.under_way).sum();
@@ -167,6 +170,23 @@ mod tests {
         assert_eq!(plan.room(&dead, 64, later), 0);
         assert_eq!(plan.ended(&dead, true, later, 0.5), Some(Turn::Recovered));
         assert_eq!(plan.room(&dead, 64, later), 8);
+    }
+
+    #[test]
+    fn slow_receivers_leave_room_to_the_others() {
+        let (mut plan, now) = (Plan::default(), Duration::ZERO);
+        for n in 0..12 {
+            let slow = tenant(&format!("slow-{n}"));
+            let room = plan.room(&slow, 64, now);
+            plan.began(&slow, room);
+        }
+
+        let well = tenant("well");
+        assert_eq!(plan.room(&well, 64, now), 1);
+        plan.began(&well, 1);
+        assert_eq!(plan.room(&well, 64, now), 0);
+        assert_eq!(plan.room(&tenant("other"), 1, now), 0);
+        assert_eq!(Plan::default().room(&well, 1, now), 1);
     }
 
     #[test]

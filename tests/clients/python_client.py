@@ -299,7 +299,11 @@ def refusals_are_retried_when_it_helps():
     proxy.faults = []
     raises(cb.Unauthorized, "unauthorized", lambda: list(cb.Callboard(proxy.url, "cb_test-key-of-no-one").conversations()))
     raises(cb.NotFound, "not_found", lambda: client.conversation("no-such").state())
-    print("ok: Retry-After is kept to, and refusals are errors with their codes")
+    for name in ["", ".", ".."]:
+        raises(ValueError, None, lambda: client.conversation(name).delete())
+    proxy.faults = [b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000000\r\n\r\ndata: " + b"x" * (65 << 20)]
+    raises(cb.ProtocolError, None, lambda: list(chat.events(after="0.0.0")))
+    print("ok: Retry-After is kept to, and refusals and wrong ids are errors")
 
 
 def tools_of_the_client_are_run():

@@ -252,11 +252,15 @@ async function refusalsAreRetriedWhenItHelps() {
   assert.equal(error.retryAfterMs, 1000);
   proxy.faults = [0];
   await throws(cb.ConnectionLost, undefined, () => chat.fork());
+  const flood = () => new Response(`data: ${"x".repeat(65 << 20)}`, { headers: { "content-type": "text/event-stream" } });
+  const flooded = new cb.Callboard(proxy.url, key, { fetch: async () => flood() }).conversation("a");
+  await throws(cb.ProtocolError, undefined, async () => all(await flooded.events({ after: "0.0.0" })));
   proxy.faults = [];
   await throws(cb.Unauthorized, "unauthorized", () => new cb.Callboard(proxy.url, "cb_test-key-of-no-one").fanOuts());
   await throws(cb.NotFound, "not_found", () => client.conversation("no-such").state());
+  for (const id of ["", ".", ".."]) await throws(TypeError, undefined, () => client.conversation(id).delete());
   await throws(DOMException, undefined, async () => all(await chat.events({ signal: AbortSignal.timeout(50) })));
-  console.log("ok: Retry-After is kept to, and refusals are errors with their codes");
+  console.log("ok: Retry-After is kept to, and refusals and wrong ids are errors");
 }
 
 async function toolsOfTheClientAreRun() {

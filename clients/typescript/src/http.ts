@@ -22,6 +22,9 @@ export interface Request {
   signal?: AbortSignal | undefined;
 }
 
+/** Characters of one event. */
+const FRAME_MAX = 64 * 1024 * 1024;
+
 /** Refusals with a 5xx that a repetition would meet again. */
 const FINAL = ["deadline", "provider_auth", "unsupported", "store_damaged", "store_newer_schema"];
 
@@ -86,6 +89,7 @@ export class Transport {
 
   /** Calls a route until it is answered; `afterLoss` says whether an earlier attempt may have arrived. */
   async call<T>(route: Route, request: Request): Promise<{ answer: T; afterLoss: boolean }> {
+    checkNames(request);
     const patience = new Patience(this.retryFor);
     let afterLoss = false;
     for (;;) {
@@ -108,6 +112,7 @@ export class Transport {
 
   /** Opens a stream once. Returns `over` if nothing can follow, else `cut`. Throws also what `call` would repeat. */
   async *frames(route: Route, request: Request, opened: () => void): AsyncGenerator<Frame, "over" | "cut"> {
+    checkNames(request);
     const silence = new Silence(this.#timeout, request.signal);
     let reader: ReadableStreamDefaultReader<Uint8Array> | undefined;
     try {
@@ -124,6 +129,7 @@ export class Transport {
         if (done) return "cut";
         const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
         rest = lines.pop()!; // A line, and a frame, that was cut is none.
+        if (rest.length + data.length > FRAME_MAX) throw new ProtocolError("an event of the host has more than 64 MiB");
         for (const line of lines.map((line) => line.replace(/\r$/, ""))) {
           if (line.startsWith("id: ")) id = line.slice(4);
           if (line.startsWith("data: ")) data += line.slice(6);
@@ -215,4 +221,10 @@ function parsed(text: string): unknown {
 export function isPassing(route: Route, error: CallboardError): boolean {
   if (!(error instanceof ApiError)) return false;
   return error.status === 429 || (route.repeat !== false && error.status >= 500 && !FINAL.includes(error.code));
+}
+
+/** Refuses the ids that `fetch` and proxies take for another path. */
+function checkNames(request: Request): void {
+  const isWrong = Object.values(request.path ?? {}).some((name) => ["", ".", ".."].includes(name));
+  if (isWrong) throw new TypeError("an id or a name is none of '', '.' and '..'");
 }

@@ -18,6 +18,9 @@ from ._routes import Route
 #: What a connection that was cut or went silent raises.
 LOST = (OSError, http.client.HTTPException)
 
+#: Bytes of one event.
+FRAME_MAX = 64 * 1024 * 1024
+
 #: Refusals with a 5xx that a repetition would meet again.
 _FINAL = {"deadline", "provider_auth", "unsupported", "store_damaged", "store_newer_schema"}
 
@@ -77,7 +80,9 @@ class Reply:
         if self._response.headers.get_content_type() != "text/event-stream":
             raise ProtocolError("an answer of the host is not a stream of events")
         place, data = "", ""
-        for line in iter(self._response.readline, b""):
+        for line in iter(lambda: self._response.readline(FRAME_MAX), b""):
+            if len(line) + len(data) >= FRAME_MAX:
+                raise ProtocolError("an event of the host has more than 64 MiB")
             if not line.endswith(b"\n"):
                 return
             name, _, value = line.decode(errors="replace").rstrip("\r\n").partition(":")
@@ -191,6 +196,9 @@ class Transport:
         body: Optional[Mapping[str, Any]] = None,
     ) -> Reply:
         """Sends one request, once."""
+        if not {"", ".", ".."}.isdisjoint(path.values()):
+            connection.close()
+            raise ValueError("an id or a name is none of '', '.' and '..'")  # Proxies take these for another path.
         target = self._base.path.rstrip("/") + route.path.format(**{name: quote(value, safe="") for name, value in path.items()})
         sent = {name: str(value).lower() if isinstance(value, bool) else value for name, value in (query or {}).items() if value is not None}
         if sent:
