@@ -113,7 +113,7 @@ pub use callboard_actors::{
         OutputError, Prompt, Reply, SendAsError, SendError, StoredFanOut, TaskEnd, TaskFailure,
         TenantHandle, stored_fan_outs,
     },
-    model_gateway::exact::{Counted, ExactCounter},
+    model_gateway::exact::ExactCounter,
     ports::{Extensions, FnTool, Json, Tool, ToolContext, ToolOutput, ToolSpec, TypedTool, erased},
     stream::{EventKind, RoundEnd, StopReason, StreamEvent},
     tool::ToolError,

@@ -2,39 +2,36 @@
 //! prompt.
 
 use std::{
-    io::BufRead,
     path::Path,
     time::{Duration, Instant},
 };
 
 use callboard_actors::{
     chat::{Attachment, Role},
+    conversation::round::rules::Recovery,
     host::Prompt,
     ids::{ConversationId, Seq},
     journal::{TITLE_ENTRIES, title},
     policy::usd,
 };
 use clap::Args;
-use reedline::{
-    DefaultPrompt, DefaultPromptSegment, EditCommand, FileBackedHistory, Highlighter, Reedline,
-    Signal, StyledText,
-};
 
 use super::{
     attach,
     attached::{self, Attached},
     by_hand,
-    complete::{Words, keys, menu},
     editor::edited,
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
+    lines::{Line, Lines},
     markdown::{Markdown, Style},
     metrics::report,
+    models,
     remote::{KeyText, ServerFlags},
     rounds,
     run::SHUTDOWN,
-    session::{Session, fresh_id, last_session, newest_first, scope},
+    session::{Session, check, fresh_id, last_session, newest_first, scope},
     signals::Signals,
     skills,
     terminal::{
@@ -49,9 +46,6 @@ use crate::{
     config::Config,
     visible::visible_line,
 };
-
-/// A second Ctrl-C at the prompt within this time ends the program.
-const TWICE: Duration = Duration::from_secs(2);
 
 /// Characters shown of the last prompt when a chat goes on.
 const SHOWN_CHARS: usize = 300;
@@ -68,9 +62,6 @@ const TITLE_CHARS: usize = 60;
 /// Sessions that `/sessions` lists.
 const SESSIONS_SHOWN: usize = 15;
 
-/// Number of lines that the editor remembers, also those of earlier chats.
-const LINES_REMEMBERED: usize = 1000;
-
 const HELP: &str = "\
 /tools    the tools that the model is offered
 /skills   the skills; /skills NAME [LEVEL] activates one, /skills -NAME deactivates it
@@ -81,6 +72,7 @@ const HELP: &str = "\
 /sessions list the sessions; /sessions NUMBER continues one
 /edit     write the next prompt in $VISUAL or $EDITOR; /edit TEXT begins with a text
 /attach FILE  add an image or a PDF to the next prompt
+/model    the model; /model NAME goes on with another one, /model PROVIDER/NAME with another provider
 /tokens   tokens and cost so far, and the limits of the budget
 /compact  make the context smaller now; waits up to ten seconds for a summary
 /help     this list
@@ -97,7 +89,8 @@ Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
-Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /sessions /edit /attach FILE /help /quit,
+Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /sessions /model /edit
+/attach FILE /help /quit,
 !COMMAND, @FILE in a prompt. Alt-Enter breaks a line. Lines typed while a round runs are sent after it. Ctrl-C cancels the running round; twice leaves.
 If standard input is not a terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
@@ -144,6 +137,8 @@ enum Next {
     GoOn,
     /// Continue another session.
     Open(ConversationId),
+    /// Continue this session with another model.
+    Switch(Box<HostFlags>),
     Leave(Done),
 }
 
@@ -151,6 +146,8 @@ enum Next {
 struct Chat<'c> {
     config: &'c Config,
     args: &'c ChatArgs,
+    /// The flags of the sessions that are opened; `/model` changes them.
+    flags: HostFlags,
     view: View,
     signals: Signals,
     typing: Typing,
@@ -181,6 +178,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
     let mut chat = Chat {
         config,
         args: &args,
+        flags: args.host.clone(),
         view: View::new(false, shows).still_lines(args.plain),
         signals,
         typing: Typing::default(),
@@ -219,6 +217,20 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
                     }
                 };
                 show_last_exchange(&session);
+            }
+            Next::Switch(flags) => {
+                session.app.host.shutdown(SHUTDOWN).await;
+                let id = session.id.clone();
+                drop(session);
+                let before = std::mem::replace(&mut chat.flags, *flags);
+                session = match chat.open(id.clone()).await {
+                    Ok(session) => session,
+                    Err(failure) => {
+                        err_line(&failure.text(Paint::stderr()));
+                        chat.flags = before;
+                        chat.open(id).await?
+                    }
+                };
             }
             Next::Leave(done) => break done,
         }
@@ -298,14 +310,7 @@ async fn attach_to(config: &Config, args: ChatArgs, id: ConversationId) -> Resul
 
 impl Chat<'_> {
     async fn open(&self, id: ConversationId) -> Result<Session, Failure> {
-        Session::open(
-            self.config,
-            &self.args.host,
-            Some(id),
-            false,
-            self.args.quiet,
-        )
-        .await
+        Session::open(self.config, &self.flags, Some(id), false, self.args.quiet).await
     }
 
     /// Handles one line: a command, or a prompt.
@@ -333,6 +338,17 @@ impl Chat<'_> {
             "/metrics" => show_metrics(session).await,
             "/skills" => skills::in_chat(&session.handle, text).await,
             "/tokens" => show_tokens(session).await,
+            "/model" if text.is_empty() => {
+                let app = &session.app;
+                for line in models::choices(self.config, &app.provider, &app.model) {
+                    out_line(&line);
+                }
+                Ok(())
+            }
+            "/model" => match self.switched(text) {
+                Ok(flags) => return Next::Switch(Box::new(flags)),
+                Err(failure) => Err(failure),
+            },
             "/compact" => compact(session).await,
             "/attach" if !text.is_empty() => {
                 self.last = attach_file(text, &mut self.attached);
@@ -424,6 +440,13 @@ impl Chat<'_> {
         .await;
         self.typing.pause();
         done
+    }
+
+    /// The flags that go on with another model, if they can be used.
+    fn switched(&self, text: &str) -> Result<HostFlags, Failure> {
+        let flags = models::chosen(self.config, &self.flags, text)?;
+        check(self.config, &flags.overrides(self.config, Recovery::Close)?)?;
+        Ok(flags)
     }
 
     /// Lists the sessions, or returns the one that is named by its number or id.
@@ -590,24 +613,6 @@ async fn show_tokens(session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows typed text in the colors of the terminal.
-struct Plain;
-
-impl Highlighter for Plain {
-    fn highlight(&self, line: &str, _cursor: usize) -> StyledText {
-        let mut text = StyledText::new();
-        text.push((Default::default(), line.to_owned()));
-        text
-    }
-}
-
-/// The lines that were typed in earlier chats, in a file that only this user can read.
-fn history(data_dir: &Path) -> std::io::Result<FileBackedHistory> {
-    let file = data_dir.join("chat_history");
-    crate::private::file().create(true).open(&file)?;
-    FileBackedHistory::with_file(LINES_REMEMBERED, file).map_err(std::io::Error::other)
-}
-
 /// Shows the last prompt and its answer, so that a person sees where the conversation was left.
 fn show_last_exchange(session: &Session) {
     let messages = session.state.history.messages();
@@ -639,94 +644,5 @@ fn show_last_exchange(session: &Session) {
             span.style = span.style.with(Style::DIM);
         }
         err_shown(&(paint.spans(row) + "\n"));
-    }
-}
-
-/// A line of input.
-enum Line {
-    Entered(String),
-    Interrupted,
-}
-
-/// The source of lines. Reading blocks, so a blocking thread takes the source and returns it with
-/// the line.
-enum Lines {
-    Editor(Box<Reedline>),
-    Pipe,
-}
-
-impl Lines {
-    fn open(terminals: Terminals, config: &Config, workspace: &Path, help: &str) -> Self {
-        if !(terminals.stdin && terminals.stderr && terminals.stdout) {
-            return Self::Pipe;
-        }
-        let editor = Reedline::create()
-            .use_bracketed_paste(true)
-            .with_ansi_colors(Paint::stderr().is_on())
-            .with_highlighter(Box::new(Plain))
-            .with_completer(Box::new(Words::new(help, workspace)))
-            .with_menu(menu())
-            .with_edit_mode(keys());
-        Self::Editor(Box::new(match history(&config.data_dir) {
-            Ok(history) => editor.with_history(Box::new(history)),
-            Err(_) => editor,
-        }))
-    }
-
-    fn is_interactive(&self) -> bool {
-        matches!(self, Self::Editor(_))
-    }
-
-    /// The same lines, of which the next one begins with what was typed ahead.
-    fn begin_with(mut self, text: Option<String>) -> Self {
-        if let (Self::Editor(editor), Some(text)) = (&mut self, text) {
-            editor.run_edit_commands(&[EditCommand::InsertString(text)]);
-        }
-        self
-    }
-
-    async fn next(self) -> (Option<Line>, Self) {
-        let interactive = self.is_interactive();
-        let read = tokio::task::spawn_blocking(move || self.read());
-        read.await.unwrap_or((
-            None,
-            if interactive {
-                Self::Editor(Box::new(Reedline::create()))
-            } else {
-                Self::Pipe
-            },
-        ))
-    }
-
-    fn read(mut self) -> (Option<Line>, Self) {
-        let line = match &mut self {
-            Self::Pipe => {
-                let mut line = String::new();
-                match std::io::stdin().lock().read_line(&mut line) {
-                    Ok(0) | Err(_) => None,
-                    Ok(_) => Some(Line::Entered(line)),
-                }
-            }
-            Self::Editor(editor) => edit(editor),
-        };
-        (line, self)
-    }
-}
-
-fn edit(editor: &mut Reedline) -> Option<Line> {
-    let prompt = DefaultPrompt::new(DefaultPromptSegment::Empty, DefaultPromptSegment::Empty);
-    let mut interrupted: Option<Instant> = None;
-    loop {
-        match editor.read_line(&prompt) {
-            Ok(Signal::Success(line)) => return Some(Line::Entered(line)),
-            Ok(Signal::CtrlC) if interrupted.is_some_and(|at| at.elapsed() < TWICE) => {
-                return Some(Line::Interrupted);
-            }
-            Ok(Signal::CtrlC) => {
-                interrupted = Some(Instant::now());
-                err_line("once more to leave");
-            }
-            Ok(_) | Err(_) => return None,
-        }
     }
 }

@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use super::{
     failure::{Done, Failure},
     flags::read_pem,
+    output::write_file,
     progress::Bar,
     terminal::{err_line, out, out_json},
 };
@@ -335,9 +336,7 @@ pub(super) async fn run(args: LoadArgs) -> Result<Done, Failure> {
     let mut report = report?;
     report.measured = measured(&args);
     if let Some(file) = &args.svg {
-        std::fs::write(file, draw(&report)).map_err(|error| {
-            Failure::work(format!("{} cannot be written: {error}", file.display()))
-        })?;
+        write_file("the plot", file, draw(&report).as_bytes())?;
         err_line(&format!("plot: {}", file.display()));
     }
     if args.json {

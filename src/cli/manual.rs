@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory};
 use super::{
     Cli,
     failure::{Done, Failure},
+    output::refuse_links,
     terminal::{counted, out_line, sanitize},
 };
 
@@ -20,6 +21,7 @@ pub(super) struct ManualArgs {
 
 pub(super) fn run(args: &ManualArgs) -> Result<Done, Failure> {
     let shown = sanitize(&args.folder.display().to_string());
+    let is_page = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("callboard");
     let failed = |error: std::io::Error| {
         Failure::work(format!(
             "the manual cannot be written to {shown}: {}",
@@ -27,8 +29,12 @@ pub(super) fn run(args: &ManualArgs) -> Result<Done, Failure> {
         ))
     };
     std::fs::create_dir_all(&args.folder).map_err(failed)?;
+    for entry in std::fs::read_dir(&args.folder).map_err(failed)?.flatten() {
+        if is_page(&entry.file_name()) {
+            refuse_links("the page", &entry.path())?;
+        }
+    }
     clap_mangen::generate_to(Cli::command(), &args.folder).map_err(failed)?;
-    let is_page = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("callboard");
     let pages = std::fs::read_dir(&args.folder)
         .map_err(failed)?
         .filter_map(Result::ok)

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     failure::{Done, Failure},
     flags::read_pem,
+    output::write_file,
     signals::Signals,
     terminal::{counted, err_line, out_json, out_line},
 };
@@ -191,12 +192,7 @@ pub(super) async fn run(args: MockModelArgs) -> Result<Done, Failure> {
     let mut signals = Signals::listen();
     let scheme = if args.tls { "https" } else { "http" };
     if let (Some(file), Some(pem)) = (&args.ca_out, ca_pem.flatten()) {
-        std::fs::write(file, pem).map_err(|error| {
-            Failure::work(format!(
-                "the file of --ca-out cannot be written: {}",
-                error.kind()
-            ))
-        })?;
+        write_file("the certificate", file, pem.as_bytes())?;
     }
     let url = format!("{scheme}://{}", listener.local_addr().map_err(failed)?);
     if args.json {

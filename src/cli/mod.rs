@@ -10,6 +10,7 @@
 //! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab). Then the commands.
 
 mod failure;
+mod output;
 mod help;
 mod usage;
 mod mcp_servers;
@@ -35,6 +36,8 @@ mod session;
 mod by_hand;
 mod editor;
 mod complete;
+mod lines;
+mod models;
 mod run;
 mod attached;
 mod chat;

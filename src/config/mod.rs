@@ -482,6 +482,17 @@ impl Config {
             })
     }
 
+    /// The configured providers, then the usual ones for which there is a key.
+    #[cfg(feature = "cli")]
+    pub(crate) fn usable(&self) -> impl Iterator<Item = &ProviderConfig> {
+        let is_usable = |usual: &&ProviderConfig| {
+            let is_named = self.providers.iter().any(|own| own.name == usual.name);
+            !is_named && usual.key().is_ok()
+        };
+        let usual = self.default_providers.iter().filter(is_usable);
+        self.providers.iter().chain(usual)
+    }
+
     /// The files that were read, in order.
     pub fn files(&self) -> &[PathBuf] {
         &self.files

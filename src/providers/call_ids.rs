@@ -1,10 +1,13 @@
-//! Ids of tool calls. The wire adapter alone creates them, and only where the server sent none or
-//! one that this conversation has already used. Deterministic: the same reply to the same history
+//! Ids of tool calls. The wire adapter alone creates them, and only where the server sent none, one
+//! that this conversation has already used, or one that is too long. Deterministic: the same reply to the same history
 //! gets the same ids.
 
 use std::collections::HashSet;
 
 use callboard_actors::chat::{Message, MessageList};
+
+/// Longest id that is taken from a server. It is in every event, webhook and address of the call.
+const ID_BYTES_MAX: usize = 256;
 
 /// Assigns the ids of the tool calls in one reply.
 #[derive(Debug)]
@@ -32,7 +35,8 @@ impl CallIds {
             let ids = history.iter().flat_map(Message::tool_use_ids);
             ids.map(ToString::to_string).collect()
         });
-        let id = if !offered.is_empty() && !used.contains(offered) {
+        let is_usable = !offered.is_empty() && offered.len() <= ID_BYTES_MAX;
+        let id = if is_usable && !used.contains(offered) {
             offered.to_owned()
         } else {
             make(used, history.len(), self.given, name, arguments)
@@ -76,6 +80,15 @@ mod tests {
     use callboard_actors::chat::{ContentBlock, Message, RawJson, Role, ToolUseBlock};
 
     use super::*;
+
+    #[test]
+    fn an_id_that_is_too_long_is_replaced() {
+        let mut ids = CallIds::new(MessageList::default());
+        let (longest, longer) = ("x".repeat(ID_BYTES_MAX), "x".repeat(ID_BYTES_MAX + 1));
+
+        assert_eq!(ids.assign(&longest, "f", "{}"), longest);
+        assert!(ids.assign(&longer, "f", "{}").starts_with("call_1_"));
+    }
 
     #[test]
     fn a_missing_or_repeated_id_is_replaced_and_always_by_the_same() {

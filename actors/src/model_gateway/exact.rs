@@ -5,7 +5,7 @@
 //! host's own estimate is used. An exact count is a network request: it pays off near the limit of
 //! a window, not for every message.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,15 @@ use crate::{
     ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     tokens::{ModelFamily, ModelInfo, TokenCounter},
 };
+
+/// The longest wait for a provider's count: its callers wait for it before they can go on.
+const EXACT_MAX: Duration = Duration::from_secs(2);
+
+fn late() -> ProviderError {
+    ProviderError::Timeout {
+        message: "no count within two seconds".into(),
+    }
+}
 
 /// The token counter of a host and the provider clients that it may ask.
 pub struct ExactCounter {
@@ -77,24 +86,6 @@ impl ModelGatewayRef {
     }
 }
 
-/// A number of tokens and its origin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Counted {
-    /// The provider's count.
-    Exact(u64),
-    /// The host's own count, including the model's margin.
-    Estimate(u64),
-}
-
-impl Counted {
-    /// Returns the number of tokens.
-    pub fn tokens(self) -> u64 {
-        match self {
-            Self::Exact(tokens) | Self::Estimate(tokens) => tokens,
-        }
-    }
-}
-
 impl ExactCounter {
     /// Creates a counter without provider clients.
     pub(crate) fn new(counter: Arc<TokenCounter>) -> Self {
@@ -126,12 +117,12 @@ impl ExactCounter {
     }
 
     /// Asks the API of the model's family. `None` if the model is not configured for it, has no
-    /// client, or one of another provider than the configuration names, or if the request fails,
-    /// which is logged.
+    /// client, or one of another provider than the configuration names, or if the request fails or
+    /// takes longer than two seconds, which is logged.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request and leaves no state behind.
-    pub(crate) async fn count_exact(&self, model: &str, request: ModelRequest) -> Option<u64> {
+    pub async fn count_exact(&self, model: &str, request: ModelRequest) -> Option<u64> {
         let info = self.model_info(model);
         let client = self.client(info.model_family).filter(|client| {
             let api = info.exact_counting_api.as_deref();
@@ -140,13 +131,12 @@ impl ExactCounter {
                 && client.capabilities(model).counts_tokens
         })?;
         let counters = self.counters.as_deref();
-        let answer = client
-            .count_tokens(ModelRequest {
-                model: model.into(),
-                ..request
-            })
-            .await;
-        match answer {
+        let ask = client.count_tokens(ModelRequest {
+            model: model.into(),
+            ..request
+        });
+        let answer = tokio::time::timeout(EXACT_MAX, ask).await;
+        match answer.unwrap_or_else(|_| Err(late())) {
             Ok(tokens) => {
                 counters.inspect(|counters| counters.exact_counts.add(1));
                 Some(tokens)
@@ -159,16 +149,10 @@ impl ExactCounter {
         }
     }
 
-    /// Returns the API's count, or else the host's count of system prompt, tools and messages. The
-    /// host's count uses processor time.
-    ///
-    /// # Cancel safety
-    /// As `ExactCounter::count_exact`.
-    pub async fn count(&self, model: &str, request: ModelRequest) -> Counted {
-        match self.count_exact(model, request.clone()).await {
-            Some(tokens) => Counted::Exact(tokens),
-            None => Counted::Estimate(self.counter.count_request(model, &request)),
-        }
+    /// Returns the host's own count of system prompt, tools and messages, with the model's margin. It
+    /// takes processor time in proportion to the text.
+    pub fn estimate(&self, model: &str, request: &ModelRequest) -> u64 {
+        self.counter.count_request(model, request)
     }
 
     fn client(&self, family: ModelFamily) -> Option<Arc<dyn LlmProvider>> {
@@ -196,7 +180,7 @@ mod tests {
         tokens::{EncoderConfig, EncoderRegistry},
     };
 
-    /// A provider that only counts tokens.
+    /// A provider that only counts tokens; with `Cancelled` it never answers.
     struct Counts {
         answer: Mutex<Result<u64, ProviderError>>,
         counts_tokens: bool,
@@ -232,6 +216,9 @@ mod tests {
 
         fn count_tokens(&self, request: ModelRequest) -> BoxFuture<'_, Result<u64, ProviderError>> {
             assert_eq!(&*request.model, "house-7b");
+            if *self.answer.lock() == Err(ProviderError::Cancelled) {
+                return Box::pin(std::future::pending());
+            }
             Box::pin(std::future::ready(self.answer.lock().clone()))
         }
     }
@@ -269,10 +256,6 @@ mod tests {
             exact.count_exact("house-7b", example_request()).await,
             Some(4711)
         );
-        assert_eq!(
-            exact.count("house-7b", example_request()).await,
-            Counted::Exact(4711)
-        );
         assert!(
             exact.model_info("house-7b").has_api_client
                 && !exact.model_info("claude-opus-4").has_api_client
@@ -291,11 +274,19 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_does_not_answer_is_waited_for_two_seconds() {
+        let exact = counter(true);
+        let silent = client(Err(ProviderError::Cancelled), true);
+        exact.configure_api_client(ModelFamily::Llama, silent);
+        let begun = tokio::time::Instant::now();
+
+        assert_eq!(exact.count_exact("house-7b", example_request()).await, None);
+        assert_eq!(begun.elapsed().as_secs(), 2);
+    }
+
     #[tokio::test]
     async fn the_estimate_stands_without_an_answer() {
-        let estimate = counter(true).count("house-7b", example_request()).await;
-        assert!(matches!(estimate, Counted::Estimate(tokens) if tokens > 0));
-
         for (wanted, family, client) in [
             (false, ModelFamily::Llama, client(Ok(1), true)),
             (true, ModelFamily::Claude, client(Ok(1), true)),
@@ -309,7 +300,8 @@ mod tests {
             let exact = counter(wanted);
             exact.configure_api_client(family, client);
 
-            assert_eq!(exact.count("house-7b", example_request()).await, estimate);
+            assert_eq!(exact.count_exact("house-7b", example_request()).await, None);
+            assert!(exact.estimate("house-7b", &example_request()) > 0);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::super::{failure::Failure, terminal::err_line};
+use super::super::{failure::Failure, output::write_file, terminal::err_line};
 use crate::{
     config::Config,
     evals::{DataSet, EvalStore, RunFigures, data_set, figures, task::TaskError},
@@ -53,13 +53,7 @@ impl OutputFlags {
         let Some(path) = &self.html else {
             return Ok(());
         };
-        std::fs::write(path, page()).map_err(|error| {
-            Failure::work(format!(
-                "the page {} cannot be written: {}",
-                path.display(),
-                error.kind()
-            ))
-        })
+        write_file("the page", path, page().as_bytes())
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     super::{
         failure::{Done, Failure},
         flags::{EffortFlag, SandboxFlag, StoreFlag, dollars, effort, temperature},
+        output::refuse_links,
         progress::Bar,
         run::{SHUTDOWN, seconds},
         session::fresh_id,
@@ -220,7 +221,9 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
     };
     let options = options(config, &args, &set, solver, &chosen, &overrides)?;
     let sessions = Sessions::open(config, args.store.db.as_deref(), Opening::OrCreate).await?;
-    let store = Arc::new(EvalStore::open(&args.results.path(config))?);
+    let results = args.results.path(config);
+    refuse_links("the file of results", &results)?;
+    let store = Arc::new(EvalStore::open(&results)?);
     let app = app::eval_host(config, &overrides, &sessions, chosen).await?;
     announce(&app, &options, &set);
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use callboard_actors::{
     chat::{History, Message, MessageList, ModelRequest, Role, ToolChoice, ToolDefinition},
+    conversation::Setup,
     ids::TenantId,
 };
 
@@ -30,40 +31,62 @@ pub(in crate::http) async fn count_tokens(
     }
     app.host.tenant(tenant).admit_change()?;
     let setup = app.host.setup_of(tenant);
-    // Counting takes processor time in proportion to the text.
+    let model = setup.model.clone();
+    let tokens = setup.tokens.clone();
+    let request = held(app, tenant, move || request(&setup, transcript, tools)).await??;
+    // The provider may take its time, so no place is held meanwhile.
+    if let Some(counted) = tokens.count_exact(&model, request.clone()).await {
+        return Ok(counted);
+    }
+    held(app, tenant, move || tokens.estimate(&model, &request)).await
+}
+
+/// Runs what takes processor time in proportion to a call's text, on a thread for that, when it is
+/// the tenant's turn.
+async fn held<T: Send + 'static>(
+    app: &App,
+    tenant: &TenantId,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     let place = app.counts.acquire(Some(tenant.clone())).await;
     let place = place.map_err(too_busy)?;
-    let runtime = tokio::runtime::Handle::current();
-    let counting = tokio::task::spawn_blocking(move || {
+    let done = tokio::task::spawn_blocking(move || {
         let _held = place;
-        let Begin {
-            mut history,
-            prompt,
-        } = transcript.begin()?;
-        if let Some(blocks) = prompt {
-            let message = Message::new(Role::User, &blocks)
-                .map_err(|error| Problem::invalid("/messages", error.to_string()))?;
-            history.push(message);
-        }
-        let (history, _) = History::mend(history);
-        let messages: MessageList = history.messages().iter().cloned().collect();
-        let own = setup.tools.specs().map(|spec| spec.definition.clone());
-        let request = ModelRequest {
-            model: setup.model.clone(),
-            system: setup.system.clone(),
-            messages,
-            tools: own.chain(tools).collect(),
-            tool_choice: ToolChoice::Auto,
-            max_tokens: 1,
-            stop: Arc::from([]),
-            effort: None,
-            thinking: None,
-            temperature: None,
-            output_schema: None,
-            cache: false,
-        };
-        let counted = setup.tokens.count(&setup.model, request);
-        Ok(runtime.block_on(counted).tokens())
+        work()
     });
-    counting.await.unwrap_or_else(|_| Err(Problem::internal()))
+    done.await.map_err(|_| Problem::internal())
+}
+
+/// What the model would be sent.
+fn request(
+    setup: &Setup,
+    transcript: Transcript,
+    tools: Vec<ToolDefinition>,
+) -> Result<ModelRequest, Problem> {
+    let Begin {
+        mut history,
+        prompt,
+    } = transcript.begin()?;
+    if let Some(blocks) = prompt {
+        let message = Message::new(Role::User, &blocks)
+            .map_err(|error| Problem::invalid("/messages", error.to_string()))?;
+        history.push(message);
+    }
+    let (history, _) = History::mend(history);
+    let messages: MessageList = history.messages().iter().cloned().collect();
+    let own = setup.tools.specs().map(|spec| spec.definition.clone());
+    Ok(ModelRequest {
+        model: setup.model.clone(),
+        system: setup.system.clone(),
+        messages,
+        tools: own.chain(tools).collect(),
+        tool_choice: ToolChoice::Auto,
+        max_tokens: 1,
+        stop: Arc::from([]),
+        effort: None,
+        thinking: None,
+        temperature: None,
+        output_schema: None,
+        cache: false,
+    })
 }

@@ -23,6 +23,7 @@ use super::{
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
     processes::{Held, Paused, Processes, kill, kill_group, memory_of, pidfd},
     progress::{Line, ProgressSender},
+    scarce,
     termination::{Group, Kill, Needs, Terminate},
     words::{COVERED, Words, rename, take_word},
 };
@@ -304,6 +305,8 @@ impl Job {
             )));
         } else if is_over || self.held.sum() > self.memory_max {
             self.stop_hoarding();
+        } else if let Some(excess) = scarce::excess(&tree, open_files(&tree)) {
+            self.end(Ending::Limit(excess));
         }
         self.disk.watch(&tree, all.system_ticks(&tree));
     }

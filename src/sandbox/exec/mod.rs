@@ -7,7 +7,7 @@
 //! - [`Spawner`] is the handle to `thread`, its one thread.
 //! - `job` and `piped_job` are the processes that the thread manages. `parked` starts a job in its
 //!   control group (`groups`).
-//! - `termination` ends jobs with shared scans. `processes`, `machine` and `hidden_memory` read
+//! - `termination` ends jobs with shared scans. `processes`, `machine`, `hidden_memory` and `scarce` read
 //!   `/proc`; `capture` and `progress` keep a job's output.
 //! - `watchdog` sweeps after a host that was killed.
 //! - `call` has the steps that every sandbox takes around a command, `shell` the script around it,
@@ -20,6 +20,7 @@ pub(super) mod call;
 mod capture;
 pub(super) mod groups;
 mod hidden_memory;
+mod scarce;
 mod job;
 pub(super) mod keys;
 mod launch;

@@ -254,6 +254,79 @@ async fn a_command_by_hand_runs_in_the_sandbox_and_the_model_does_not_see_it() {
     assert!(!bodies.concat().contains("by-hand"), "{bodies:?}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_goes_on_with_another_model_and_a_wrong_one_changes_nothing() {
+    let test = "a_chat_goes_on_with_another_model_and_a_wrong_one_changes_nothing";
+    let answers = ["first answer", "second answer"];
+    let server = ModelServer::start(answers.map(|text| Reply::events(anthropic_text(text)))).await;
+    let home = Home::new();
+    let url = server.url();
+    let Some(window) = chat(&home, test, &url) else {
+        return;
+    };
+
+    window.wait_for("/help lists");
+    window.type_line("the first prompt");
+    window.wait_for("tokens in");
+    window.type_line("/model");
+    window.wait_for("* anthropic  claude");
+    window.type_line("/model openai/gpt-5");
+    window.wait_for("OPENAI_API_KEY");
+    window.type_line("/model another-model");
+    window.wait_for("model another-model");
+    window.type_line("the second prompt");
+    window.wait_for("second answer");
+
+    let bodies: Vec<_> = server
+        .requests()
+        .iter()
+        .map(|request| request.json().clone())
+        .filter(|body| body["messages"].to_string().contains("the first prompt"))
+        .collect();
+    assert!(
+        bodies[0]["model"].as_str().unwrap().starts_with("claude"),
+        "{bodies:?}"
+    );
+    let last = bodies.last().unwrap();
+    assert_eq!(last["model"], "another-model", "{bodies:?}");
+    let messages = last["messages"].to_string();
+    assert!(
+        messages.contains("first answer") && messages.contains("the second prompt"),
+        "{messages}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lines_of_a_folder_come_back_in_that_folder_only() {
+    let test = "the_lines_of_a_folder_come_back_in_that_folder_only";
+    let home = Home::new();
+    let other = home.work().join("other");
+    std::fs::create_dir(&other).unwrap();
+    let chat = |folder: &str| {
+        let command = format!(
+            "'{}' chat --provider offline --sandbox local --workspace {folder}",
+            env!("CARGO_BIN_EXE_callboard")
+        );
+        Window::open(&home, test, &[&command])
+    };
+    let Some(window) = chat(".") else { return };
+    window.wait_for("/help lists");
+    window.type_line("/help of-this-folder");
+    window.wait_for("/quit     leave");
+    drop(window);
+
+    let recalled = |folder: &str| {
+        let window = chat(folder).unwrap();
+        window.wait_for("/help lists");
+        window.try_tmux(&["send-keys", "Up"]);
+        window.try_tmux(&["send-keys", "-l", "typed"]);
+        window.wait_for("typed")
+    };
+    let (here, there) = (recalled("."), recalled("other"));
+    assert!(here.contains("/help of-this-foldertyped"), "{here}");
+    assert!(!there.contains("of-this-folder"), "{there}");
+}
+
 /// A server of one conversation whose round asks, goes on, decides the first question by itself and
 /// asks again. Returns its address and what is posted to it.
 fn asking_server() -> (String, mpsc::Receiver<String>) {

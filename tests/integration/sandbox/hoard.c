@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -102,6 +104,33 @@ static void tables(long mib) {
     for (long n = 0; n < count; n++) (void)p[n * step];
 }
 
+// Watches of epoll: every epoll of some processes watches every pipe of theirs.
+static void watches(long processes) {
+    for (; processes > 0; processes--) {
+        if (fork() == 0) {
+            int ends[500], count = 0, epoll;
+            while (count < 500 && pipe(ends + count) == 0) count += 2;
+            while ((epoll = epoll_create1(0)) >= 0)
+                for (int n = 0; n < count; n++) {
+                    struct epoll_event event = {.events = EPOLLIN};
+                    epoll_ctl(epoll, EPOLL_CTL_ADD, ends[n], &event);
+                }
+            sleep(20);
+            exit(0);
+        }
+    }
+}
+
+static void notifiers(long count) {
+    while (count-- > 0)
+        if (inotify_init() < 0) hold("refused");
+}
+
+static void terminals(long count) {
+    while (count-- > 0)
+        if (posix_openpt(O_RDWR) < 0) hold("refused");
+}
+
 int main(int argc, char **argv) {
     long mib = argc > 2 ? atol(argv[2]) : 0;
     memset(block, 'x', sizeof block);
@@ -109,6 +138,9 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "sockets")) sockets(mib);
     if (!strcmp(argv[1], "empty")) empty(mib);
     if (!strcmp(argv[1], "files")) files(mib);
+    if (!strcmp(argv[1], "watches")) watches(mib);
+    if (!strcmp(argv[1], "notifiers")) notifiers(mib);
+    if (!strcmp(argv[1], "terminals")) terminals(mib);
     if (!strcmp(argv[1], "shared")) shared(mib);
     if (!strcmp(argv[1], "tables")) tables(mib);
     hold("held");

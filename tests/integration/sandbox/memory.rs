@@ -317,6 +317,57 @@ async fn a_command_without_a_control_group_has_a_bound_of_open_files() {
     .await;
 }
 
+/// Runs an attack in both boundaries and checks that it is refused by the kernel or meets a limit.
+async fn takes_no_more_than_a_part(test: &str, attack: &str, what: &str) {
+    let _alone = MACHINE.lock().await;
+    let (_folder, program) = hoard();
+    let stopped = AtomicU64::new(0);
+    each_way(
+        fixtures(test, ExecLimits::default()),
+        async |(fixture, _)| {
+            fs::copy(&program, fixture.path("hoard")).unwrap();
+            let command = format!("./hoard {attack}");
+            let result = fixture
+                .exec(&command, Duration::from_secs(10), CancellationToken::new())
+                .await;
+            match result {
+                Err(SandboxError::Limit(limit)) => {
+                    assert!(
+                        limit.starts_with("more than ") && limit.ends_with(what),
+                        "{limit}"
+                    );
+                    stopped.fetch_add(1, Ordering::SeqCst);
+                }
+                Ok(ended) => assert_eq!(
+                    (ended.stdout.as_str(), fixture.kind()),
+                    ("refused\n", "landlock"),
+                    "{ended:?}"
+                ),
+                Err(other) => panic!("{}: {other:?}", fixture.kind()),
+            }
+        },
+    )
+    .await;
+    assert!(stopped.into_inner() > 0, "no boundary: {attack}");
+}
+
+#[tokio::test]
+async fn no_command_takes_the_watches_that_the_host_accepts_connections_with() {
+    takes_no_more_than_a_part(
+        "no_command_takes_the_watches_that_the_host_accepts_connections_with",
+        "watches 12",
+        " epoll watches",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn no_command_takes_all_notifiers_or_terminals_of_its_user() {
+    let test = "no_command_takes_all_notifiers_or_terminals_of_its_user";
+    takes_no_more_than_a_part(test, "notifiers 100", " inotify instances").await;
+    takes_no_more_than_a_part(test, "terminals 700", " pseudo-terminals").await;
+}
+
 #[tokio::test]
 async fn shared_memory_that_no_living_process_has_touched_counts_as_memory_of_a_command() {
     is_stopped(

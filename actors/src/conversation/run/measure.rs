@@ -1,7 +1,7 @@
 //! One measurement of a context: a task outside the actor that counts tokens and, if there are too
 //! many, plans a compaction.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use crate::{
     chat::{History, Message, MessageList, ModelRequest, span_hash},
@@ -31,9 +31,6 @@ use crate::{
 /// outside them is not trusted fully.
 const SCALE_LEAST: f64 = 0.7;
 const SCALE_MOST: f64 = 3.0;
-
-/// The longest wait for an exact count by the provider, since a round waits for the measurement.
-const EXACT_MAX: Duration = Duration::from_secs(2);
 
 /// How many of the last messages are searched for skill activations.
 const RECENT_MESSAGES: usize = 20;
@@ -140,8 +137,7 @@ impl Measurement {
             messages: self.history.messages().clone(),
             ..self.request.clone()
         };
-        let ask = self.counter.count_exact(&self.request.model, request);
-        self.exact = tokio::time::timeout(EXACT_MAX, ask).await.unwrap_or(None);
+        self.exact = self.counter.count_exact(&self.request.model, request).await;
         // If the planner panicked, the call goes out: the provider decides whether the request
         // fits.
         let Some((outcome, input_hash)) = self.climb().await else {

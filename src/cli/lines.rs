@@ -1,0 +1,154 @@
+//! Where the lines of a chat come from: a line editor at a terminal, else standard input.
+
+use std::{
+    io::BufRead,
+    os::unix::ffi::OsStrExt as _,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use reedline::{
+    DefaultPrompt, DefaultPromptSegment, EditCommand, FileBackedHistory, Highlighter, Reedline,
+    Signal, StyledText,
+};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    complete::{Words, keys, menu},
+    terminal::{Paint, Terminals, err_line},
+};
+use crate::config::Config;
+
+/// A second Ctrl-C at the prompt within this time ends the program.
+const TWICE: Duration = Duration::from_secs(2);
+
+/// Number of lines that the editor remembers, also those of earlier chats.
+const LINES_REMEMBERED: usize = 1000;
+
+/// A line of input.
+pub(super) enum Line {
+    Entered(String),
+    Interrupted,
+}
+
+/// The source of lines. Reading blocks, so a blocking thread takes the source and returns it with
+/// the line.
+pub(super) enum Lines {
+    Editor(Box<Reedline>),
+    Pipe,
+}
+
+impl Lines {
+    pub(super) fn open(
+        terminals: Terminals,
+        config: &Config,
+        workspace: &Path,
+        help: &str,
+    ) -> Self {
+        if !(terminals.stdin && terminals.stderr && terminals.stdout) {
+            return Self::Pipe;
+        }
+        let editor = Reedline::create()
+            .use_bracketed_paste(true)
+            .with_ansi_colors(Paint::stderr().is_on())
+            .with_highlighter(Box::new(Plain))
+            .with_completer(Box::new(Words::new(help, workspace)))
+            .with_menu(menu())
+            .with_edit_mode(keys());
+        Self::Editor(Box::new(match history(&config.data_dir, workspace) {
+            Ok(history) => editor.with_history(Box::new(history)),
+            Err(_) => editor,
+        }))
+    }
+
+    pub(super) fn is_interactive(&self) -> bool {
+        matches!(self, Self::Editor(_))
+    }
+
+    /// The same lines, of which the next one begins with what was typed ahead.
+    pub(super) fn begin_with(mut self, text: Option<String>) -> Self {
+        if let (Self::Editor(editor), Some(text)) = (&mut self, text) {
+            editor.run_edit_commands(&[EditCommand::InsertString(text)]);
+        }
+        self
+    }
+
+    pub(super) async fn next(self) -> (Option<Line>, Self) {
+        let interactive = self.is_interactive();
+        let read = tokio::task::spawn_blocking(move || self.read());
+        read.await.unwrap_or((
+            None,
+            if interactive {
+                Self::Editor(Box::new(Reedline::create()))
+            } else {
+                Self::Pipe
+            },
+        ))
+    }
+
+    fn read(mut self) -> (Option<Line>, Self) {
+        let line = match &mut self {
+            Self::Pipe => {
+                let mut line = String::new();
+                match std::io::stdin().lock().read_line(&mut line) {
+                    Ok(0) | Err(_) => None,
+                    Ok(_) => Some(Line::Entered(line)),
+                }
+            }
+            Self::Editor(editor) => edit(editor),
+        };
+        (line, self)
+    }
+}
+
+fn edit(editor: &mut Reedline) -> Option<Line> {
+    let prompt = DefaultPrompt::new(DefaultPromptSegment::Empty, DefaultPromptSegment::Empty);
+    let mut interrupted: Option<Instant> = None;
+    loop {
+        match editor.read_line(&prompt) {
+            Ok(Signal::Success(line)) => {
+                let _ = editor.sync_history(); // Now, so that it outlives a closed terminal.
+                return Some(Line::Entered(line));
+            }
+            Ok(Signal::CtrlC) if interrupted.is_some_and(|at| at.elapsed() < TWICE) => {
+                return Some(Line::Interrupted);
+            }
+            Ok(Signal::CtrlC) => {
+                interrupted = Some(Instant::now());
+                err_line("once more to leave");
+            }
+            Ok(_) | Err(_) => return None,
+        }
+    }
+}
+
+/// Shows typed text in the colors of the terminal.
+struct Plain;
+
+impl Highlighter for Plain {
+    fn highlight(&self, line: &str, _cursor: usize) -> StyledText {
+        let mut text = StyledText::new();
+        text.push((Default::default(), line.to_owned()));
+        text
+    }
+}
+
+/// The lines that were typed in earlier chats about this folder, in a file that only this user can
+/// read. Chats with conversations of servers have no folder, and a file of their own.
+fn history(data_dir: &Path, workspace: &Path) -> std::io::Result<FileBackedHistory> {
+    let file = if workspace.as_os_str().is_empty() {
+        data_dir.join("chat_history")
+    } else {
+        let hash = Sha256::digest(workspace.as_os_str().as_bytes());
+        let name: String = hash
+            .iter()
+            .take(16)
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let folder = data_dir.join("chat_histories");
+        crate::private::make_folder(&folder)?;
+        folder.join(name)
+    };
+    crate::private::file().create(true).open(&file)?;
+    FileBackedHistory::with_file(LINES_REMEMBERED, file).map_err(std::io::Error::other)
+}
