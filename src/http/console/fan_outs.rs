@@ -47,12 +47,12 @@ const DEPTH_MAX: usize = 6;
 const TEXT_MAX: usize = 300;
 
 /// A subagent, with its tokens and cost.
-struct Node {
-    depth: usize,
-    summary: SessionSummary,
-    title: String,
-    tokens: u64,
-    micro_usd: u64,
+pub(super) struct Node {
+    pub(super) depth: usize,
+    pub(super) summary: SessionSummary,
+    pub(super) title: String,
+    pub(super) tokens: u64,
+    pub(super) micro_usd: u64,
 }
 
 /// Shows the subagents of a conversation.
@@ -130,7 +130,7 @@ fn row(node: &Node, cost_max: u64, now: Timestamp) -> Markup {
 }
 
 /// Collects the subagents below a conversation, each above its own. `false` if there are more.
-async fn children(
+pub(super) async fn children(
     handle: &TenantHandle,
     of: &ConversationId,
     nodes: &mut Vec<Node>,
@@ -229,6 +229,20 @@ pub(super) async fn list(
     Ok(Page::new(&viewer.session, Section::FanOuts, "Fan-outs", content).into_response())
 }
 
+/// The head of the pages of a fan-out, with links to the others.
+pub(super) fn top(name: &str, here: &str) -> Markup {
+    html! {
+        div.crumbs { a href="/console/fanouts" { "Fan-outs" } }
+        h1 { (name) }
+        nav.tabs aria-label="Pages of the fan-out" {
+            @for (rest, title) in [("", "Results"), ("/cost", "Time and cost")] {
+                a href={ (path(name)) (rest) }
+                    aria-current=[(rest == here).then_some("page")] { (title) }
+            }
+        }
+    }
+}
+
 fn path(name: &str) -> String {
     let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
     format!("/console/fanouts/of/{name}")
@@ -262,8 +276,7 @@ pub(super) async fn one(
         .map(|task| task.usage.input().saturating_add(task.usage.output))
         .sum();
     let content = html! {
-        div.crumbs { a href="/console/fanouts" { "Fan-outs" } }
-        h1 { (shown.name) }
+        (top(&shown.name, ""))
         div #list data-refresh=(path(&shown.name)) data-part="list" {
             p {
                 (state(&shown)) " "

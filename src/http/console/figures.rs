@@ -26,7 +26,7 @@ use crate::{
 const ENTRIES: u64 = 400;
 
 /// Width of the axis, in units of the drawing.
-const WIDTH: f64 = 1000.0;
+pub(super) const WIDTH: f64 = 1000.0;
 
 /// Height of a row of bars.
 const ROW: f64 = 22.0;
@@ -140,18 +140,26 @@ fn drawing(drawn: &Layout) -> Markup {
     html! {
         svg.timeline viewBox={ "0 0 " (WIDTH) " " (height) } width=(WIDTH) height=(height)
             role="img" aria-label="Bars of waits, model calls, tool calls and approvals" {
-            @for (x, ms) in &drawn.gaps {
-                g.gap {
-                    line x1=(at(*x)) x2=(at(*x)) y1="0" y2=(height - 18.0) {}
-                    text x=(at(x.min(WIDTH - 40.0))) y=(height - 5.0) text-anchor="middle" { (duration(*ms)) }
-                }
-            }
+            (gaps(&drawn.gaps, height))
             @for bar in &drawn.bars { (bar_drawing(bar, labelled)) }
         }
     }
 }
 
-fn at(x: f64) -> String {
+/// Marks times without work that were shortened.
+pub(super) fn gaps(gaps: &[(f64, u64)], height: f64) -> Markup {
+    html! {
+        @for (x, ms) in gaps {
+            g.gap {
+                line x1=(at(*x)) x2=(at(*x)) y1="0" y2=(height - 18.0) {}
+                text x=(at(x.min(WIDTH - 40.0))) y=(height - 5.0) text-anchor="middle" { (duration(*ms)) }
+            }
+        }
+    }
+}
+
+/// A position in the drawing.
+pub(super) fn at(x: f64) -> String {
     format!("{x:.1}")
 }
 
@@ -199,6 +207,13 @@ pub(super) async fn figures(
         h2 { "Model calls" }
         (window.links())
         (model_calls(&entries))
+        h2 { "Beside another conversation" }
+        form.filters method="get" action="/console/compare" {
+            input type="hidden" name="a" value=(subject.id);
+            label.small for="b" { "Id of the other" }
+            input #b name="b" required maxlength="128" autocomplete="off";
+            button type="submit" { "Compare" }
+        }
     };
     let title = format!("Figures of {}", subject.id);
     let page = Page::new(&viewer.session, Section::Conversations, title, content);
