@@ -24,11 +24,7 @@ use super::{
 };
 use crate::{
     http::{
-        answer_body::built,
-        answer_room::AnswerRoom,
-        error::Problem,
-        routes::Query,
-        shared::App,
+        answer_body::built, answer_room::AnswerRoom, error::Problem, routes::Query, shared::App,
     },
     visible::visible,
 };
@@ -316,7 +312,11 @@ impl Shown<'_> {
         let pairs = pairs(a, b);
         let mut size = 0;
         let mut all = Vec::new();
-        for (pair, number) in pairs.iter().take(ROUNDS).zip(wanted.shown.saturating_add(1)..) {
+        for (pair, number) in pairs
+            .iter()
+            .take(ROUNDS)
+            .zip(wanted.shown.saturating_add(1)..)
+        {
             let markup = self.round(*pair, number);
             size += markup.0.len();
             if size > BYTES_MAX && !all.is_empty() {
@@ -344,7 +344,10 @@ impl Shown<'_> {
             side.rounds.get(at?)
         });
         let [answer_a, answer_b] = answers(a, b);
-        let sides = [("A", self.ids[0], a, answer_a), ("B", self.ids[1], b, answer_b)];
+        let sides = [
+            ("A", self.ids[0], a, answer_a),
+            ("B", self.ids[1], b, answer_b),
+        ];
         html! {
             section.round {
                 h2 {
@@ -403,58 +406,78 @@ fn more(text: &Text, left: usize) -> Markup {
     html! { @if left > 0 { p.dim.small { (bytes(left as u64)) " more in the thread" } } }
 }
 
-/// A line of an answer.
-struct Line<'a> {
+/// Lines of an answer, one after another, that the other has as well, or lacks.
+struct Lines {
     is_own: bool,
-    text: &'a str,
+    text: String,
+}
+
+fn add(all: &mut Vec<Lines>, is_own: bool, sign: char, line: &str) {
+    if all.last().is_none_or(|lines| lines.is_own != is_own) {
+        let text = String::new();
+        all.push(Lines { is_own, text });
+    }
+    if let Some(lines) = all.last_mut() {
+        if !lines.text.is_empty() {
+            lines.text.push('\n');
+        }
+        lines.text.extend([sign, ' ']);
+        lines.text.push_str(line.trim_end_matches('\n'));
+    }
 }
 
 /// The two answers, each with the lines marked that the other lacks.
 fn answers(a: Option<&Round>, b: Option<&Round>) -> [Markup; 2] {
     let none = Text::default();
-    let texts = [a, b].map(|round| round.map_or(&none, |round| &round.answer));
-    let shown = texts.map(|text| clip_visible(&text.start, TEXT_MAX));
-    let [(old, left_a), (new, left_b)] = &shown;
-    let mut lines: [Vec<Line<'_>>; 2] = Default::default();
+    let [text_a, text_b] = [a, b].map(|round| round.map_or(&none, |round| &round.answer));
+    let (old, left_a) = clip_visible(&text_a.start, TEXT_MAX);
+    let (new, left_b) = clip_visible(&text_b.start, TEXT_MAX);
+    let (mut lines_a, mut lines_b) = (Vec::new(), Vec::new());
     if a.is_some() && b.is_some() {
         let diff = similar::TextDiff::configure()
             .timeout(DIFF_MAX)
-            .diff_lines(old, new);
-        let [lines_a, lines_b] = &mut lines;
+            .diff_lines(&old, &new);
         for change in diff.iter_all_changes() {
-            let tag = change.tag();
-            let is_own = tag != similar::ChangeTag::Equal;
-            let text = change.value().trim_end_matches('\n');
-            if tag != similar::ChangeTag::Insert {
-                lines_a.push(Line { is_own, text });
-            }
-            if tag != similar::ChangeTag::Delete {
-                lines_b.push(Line { is_own, text });
+            let line = change.value();
+            match change.tag() {
+                similar::ChangeTag::Equal => {
+                    add(&mut lines_a, false, ' ', line);
+                    add(&mut lines_b, false, ' ', line);
+                }
+                similar::ChangeTag::Delete => add(&mut lines_a, true, '−', line),
+                similar::ChangeTag::Insert => add(&mut lines_b, true, '+', line),
             }
         }
     } else {
-        lines = [old, new].map(|text| {
-            let is_own = false;
-            text.lines().map(|text| Line { is_own, text }).collect()
-        });
+        let lines = |text: &str, all: &mut Vec<Lines>| {
+            text.lines().for_each(|line| add(all, false, ' ', line));
+        };
+        lines(&old, &mut lines_a);
+        lines(&new, &mut lines_b);
     }
-    let [lines_a, lines_b] = &lines;
     [
-        answer(texts[0], lines_a, '−', *left_a),
-        answer(texts[1], lines_b, '+', *left_b),
+        answer(
+            text_a,
+            left_a,
+            &lines_a,
+            |lines| html! { del.del { (lines) } },
+        ),
+        answer(
+            text_b,
+            left_b,
+            &lines_b,
+            |lines| html! { ins.add { (lines) } },
+        ),
     ]
 }
 
-fn answer(text: &Text, lines: &[Line<'_>], sign: char, left: usize) -> Markup {
+fn answer(text: &Text, left: usize, all: &[Lines], own: impl Fn(&str) -> Markup) -> Markup {
     html! {
         @if text.bytes == 0 { p.dim { "none" } }
         @else {
-            pre.code.compared { @for line in lines {
-                @match (line.is_own, sign) {
-                    (false, _) => span.same { "  " (line.text) },
-                    (true, '+') => ins.add { "+ " (line.text) },
-                    (true, _) => del.del { (sign) " " (line.text) },
-                }
+            pre.code.compared { @for lines in all {
+                @if lines.is_own { (own(&lines.text)) }
+                @else { span.same { (lines.text) } }
             } }
         }
         (more(text, left))

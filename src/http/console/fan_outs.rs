@@ -20,6 +20,7 @@ use super::{
     html::{ago, badge, clip, money, number},
     page::{Failure, Page, Section, csrf},
     session::TenantSession,
+    tasks::{Bar, picture},
     thread::Subject,
 };
 use crate::{
@@ -74,6 +75,8 @@ pub(super) async fn subagents(
     let cost_max = cost_max.max().unwrap_or_default().max(1);
     let total: u64 = nodes.iter().map(|node| node.tokens).sum();
     let cost: u64 = nodes.iter().map(|node| node.micro_usd).sum();
+    let bars = nodes.iter().map(|node| Bar::subagent(node, subject.now));
+    let bars: Vec<Bar> = bars.collect();
     let content = html! {
         (subject.top("/subagents"))
         @if nodes.is_empty() { p.dim { "No subagent was started here." } }
@@ -91,6 +94,8 @@ pub(super) async fn subagents(
                 } }
                 tbody { @for node in &nodes { (row(node, cost_max, subject.now)) } }
             } }
+            h2 { "Time and cost" }
+            (picture(bars, "Subagent"))
         }
     };
     let title = format!("Subagents of {}", subject.id);
@@ -107,7 +112,7 @@ fn row(node: &Node, cost_max: u64, now: Timestamp) -> Markup {
     let share = node.micro_usd.max(node.tokens) * 100 / cost_max;
     html! {
         tr {
-            td.name class={ "depth" (node.depth) } {
+            td class={ "name depth" (node.depth) } {
                 @if node.depth > 0 { span.dim { "└ " } }
                 a href={ "/console/c/" (id) } { (visible(title)) }
             }

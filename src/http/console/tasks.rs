@@ -1,5 +1,5 @@
 //! When each task of a fan-out ran, and what it cost: bars in rows, coloured by cost, and the same as
-//! a table.
+//! a table. Subagents of a conversation are shown in the same way.
 
 use std::collections::HashMap;
 
@@ -14,32 +14,27 @@ use callboard_actors::{
 use maud::{Markup, html};
 
 use super::{
-    fan_outs::{Node, children, top},
+    fan_outs::{Node, top},
     figures::{WIDTH, at, gaps},
-    flame::{HEATS, Ran, Tree, heat, rows},
-    html::{badge, duration, money, number, time},
+    flame::{HEATS, Ran, heat, rows},
+    html::{badge, clip, duration, money, number, time},
     page::{Failure, Page, Section},
     session::TenantSession,
     timeline::{Span, Work, axis},
 };
 use crate::{
-    http::{
-        answer_body::built,
-        error::Problem,
-        routes::Path,
-        shared::App,
-    },
+    http::{answer_body::built, error::Problem, routes::Path, shared::App},
     visible::visible,
 };
 
 /// Tasks that are shown. The journal of each is read.
 const TASKS_MAX: usize = 1000;
 
-/// Tasks whose subagents are looked for, those with the most tokens.
-const PARENTS_MAX: usize = 100;
-
 /// Rows of a list in one read.
 const LISTED: usize = 1000;
+
+/// Bytes of a name that are shown.
+const NAME_MAX: usize = 120;
 
 /// Bytes that are reserved for a page before they are known.
 const ROOM_BYTES: usize = 1024 * 1024;
@@ -62,13 +57,12 @@ enum Standing {
     Failed,
 }
 
-/// A task, or a subagent below one.
-struct Bar {
-    depth: usize,
-    /// The number of a task; `None` while it runs, and for a subagent.
+/// A task or a subagent.
+pub(super) struct Bar {
+    /// The number of a task that has ended.
     index: Option<usize>,
+    name: String,
     id: ConversationId,
-    title: String,
     ran: Ran,
     standing: Standing,
     tokens: u64,
@@ -76,27 +70,31 @@ struct Bar {
 }
 
 impl Bar {
-    fn name(&self) -> String {
-        match (self.depth, self.index) {
-            (0, Some(index)) => format!("Task {index}"),
-            (0, None) => "A task that has not ended".to_owned(),
-            _ => format!("Subagent: {}", self.title),
-        }
-    }
-
     fn took_ms(&self) -> u64 {
         self.ran.to.ms_since(self.ran.from)
     }
-}
 
-/// Everything that a page shows.
-struct Shown {
-    /// The tasks in the order of their begin, each with the subagents below it.
-    tasks: Vec<Vec<Bar>>,
-    /// Tasks that have begun.
-    began: usize,
-    /// Whether all subagents of the tasks are among the bars.
-    is_whole: bool,
+    /// A subagent of a conversation.
+    pub(super) fn subagent(node: &Node, now: Timestamp) -> Self {
+        let summary = &node.summary;
+        let is_open = summary.open != Open::None && summary.failed.is_none();
+        Self {
+            index: None,
+            name: match node.title.is_empty() {
+                true => summary.conversation.to_string(),
+                false => visible(&node.title),
+            },
+            id: summary.conversation.clone(),
+            ran: ran(summary, is_open, now),
+            standing: match (is_open, &summary.failed) {
+                (true, _) => Standing::Open,
+                (false, None) => Standing::Done,
+                (false, Some(_)) => Standing::Failed,
+            },
+            tokens: node.tokens,
+            micro_usd: node.micro_usd,
+        }
+    }
 }
 
 /// What a fan-out knows of the tasks that have ended: number, success, tokens.
@@ -125,47 +123,41 @@ pub(super) async fn cost(
     };
     let now = app.host.ports().clock.now();
     let handle = app.host.tenant(&viewer.tenant);
-    let shown = read(&handle, &kept.name, &ends, now).await?;
+    let (bars, began) = read(&handle, &kept.name, &ends, now).await?;
     let name = kept.name.clone();
     let title = format!("Time and cost of {name}");
-    let render = move || content(&name, &shown);
+    let render = move || content(&name, bars, began);
     let (content, room) = built(&app, &viewer.tenant, usize::MAX, room, render).await?;
     let page = Page::new(&viewer.session, Section::FanOuts, title, content);
     page.counted(room, app.config.bounds.write_pause_max).await
 }
 
-/// Reads the tasks that have the most tokens, and those that have not ended, with their subagents.
+/// Reads the tasks that have the most tokens, and those that have not ended. Returns the number of
+/// those that have begun as well.
 async fn read(
     handle: &TenantHandle,
     name: &str,
     ends: &Ends,
     now: Timestamp,
-) -> Result<Shown, Failure> {
+) -> Result<(Vec<Bar>, usize), Failure> {
     let mut listed = tasks(handle, name).await?;
     let began = listed.len();
     let tokens = |row: &SessionSummary| ends.get(&row.conversation).map_or(u64::MAX, |end| end.2);
     listed.sort_by_cached_key(|row| std::cmp::Reverse(tokens(row)));
     listed.truncate(TASKS_MAX);
-    let mut is_whole = listed.len() <= PARENTS_MAX;
-    let mut trees = Vec::new();
-    let mut nodes = Vec::new();
-    let mut has_room = true;
-    for (row, number) in listed.into_iter().zip(0..) {
-        let conversation = handle.conversation(&row.conversation);
+    let mut bars = Vec::new();
+    for row in listed {
         let end = ends.get(&row.conversation);
-        let metrics = match conversation.state().await {
+        let metrics = match handle.conversation(&row.conversation).state().await {
             Ok(state) => state.metrics,
             Err(_) => Default::default(), // A damaged journal is a bar without figures.
         };
-        let before = nodes.len();
-        if number < PARENTS_MAX && has_room {
-            has_room = children(handle, &row.conversation, &mut nodes).await?;
-        }
-        let below = nodes.iter().skip(before).map(|node| below(node, now));
-        let task = Bar {
-            depth: 0,
+        bars.push(Bar {
             index: end.map(|(index, ..)| *index),
-            title: String::new(),
+            name: match end {
+                Some((index, ..)) => format!("Task {index}"),
+                None => "A task that has not ended".to_owned(),
+            },
             ran: ran(&row, end.is_none(), now),
             standing: match end {
                 None => Standing::Open,
@@ -175,16 +167,9 @@ async fn read(
             tokens: metrics.total_tokens(),
             micro_usd: metrics.cost_micro_usd,
             id: row.conversation,
-        };
-        trees.push(std::iter::once(task).chain(below).collect::<Vec<_>>());
+        });
     }
-    is_whole &= has_room;
-    trees.sort_by_key(|tree| tree.first().map(|task| (task.ran.from, task.index)));
-    Ok(Shown {
-        tasks: trees,
-        began,
-        is_whole,
-    })
+    Ok((bars, began))
 }
 
 /// The conversations of the tasks that have begun.
@@ -204,8 +189,7 @@ async fn tasks(handle: &TenantHandle, name: &str) -> Result<Vec<SessionSummary>,
         };
         let rows = handle.conversations(query).await?;
         let count = rows.len();
-        let is_mine =
-            |row: &SessionSummary| row.conversation.as_str().starts_with(prefix.as_str());
+        let is_mine = |row: &SessionSummary| row.conversation.as_str().starts_with(prefix.as_str());
         let before = all.len();
         all.extend(rows.into_iter().take_while(is_mine));
         match all.last() {
@@ -225,27 +209,6 @@ fn ran(row: &SessionSummary, is_open: bool, now: Timestamp) -> Ran {
     }
 }
 
-fn below(node: &Node, now: Timestamp) -> Bar {
-    let is_open = node.summary.open != Open::None && node.summary.failed.is_none();
-    Bar {
-        depth: node.depth + 1,
-        index: None,
-        id: node.summary.conversation.clone(),
-        title: match node.title.is_empty() {
-            true => node.summary.conversation.to_string(),
-            false => visible(&node.title),
-        },
-        ran: ran(&node.summary, is_open, now),
-        standing: match (is_open, &node.summary.failed) {
-            (true, _) => Standing::Open,
-            (false, None) => Standing::Done,
-            (false, Some(_)) => Standing::Failed,
-        },
-        tokens: node.tokens,
-        micro_usd: node.micro_usd,
-    }
-}
-
 /// What bars are coloured by.
 #[derive(Clone, Copy)]
 struct Scale {
@@ -256,9 +219,10 @@ struct Scale {
 }
 
 impl Scale {
-    fn new<'a>(bars: impl Iterator<Item = &'a Bar> + Clone) -> Self {
-        let is_money = bars.clone().any(|bar| bar.micro_usd > 0);
-        let costs = bars.map(|bar| if is_money { bar.micro_usd } else { bar.tokens });
+    fn new(bars: &[Bar]) -> Self {
+        let is_money = bars.iter().any(|bar| bar.micro_usd > 0);
+        let cost = |bar: &Bar| if is_money { bar.micro_usd } else { bar.tokens };
+        let costs = bars.iter().map(cost);
         Self {
             is_money,
             most: costs.clone().max().unwrap_or_default(),
@@ -288,40 +252,40 @@ impl Scale {
     }
 }
 
-fn content(name: &str, shown: &Shown) -> Markup {
-    let bars = || shown.tasks.iter().flatten();
-    let scale = Scale::new(bars());
-    let tokens = bars().map(|bar| bar.tokens).fold(0, u64::saturating_add);
-    let cost = bars().map(|bar| bar.micro_usd).fold(0, u64::saturating_add);
-    let below = bars().filter(|bar| bar.depth > 0).count();
+fn content(name: &str, bars: Vec<Bar>, began: usize) -> Markup {
+    let tokens = bars.iter().map(|bar| bar.tokens);
+    let cost = bars.iter().map(|bar| bar.micro_usd);
     html! {
         (top(name, "/cost"))
-        @if shown.tasks.is_empty() { p.dim { "No task has begun." } }
+        @if bars.is_empty() { p.dim { "No task has begun." } }
         @else {
             p {
-                (number(shown.tasks.len() as u64)) " tasks and "
-                (number(below as u64)) " subagents below them: "
-                (number(tokens)) " tokens, " (money(cost)) ". "
-                @if !scale.is_money { "No model of them has a price: colours stand for tokens." }
+                (number(bars.len() as u64)) @if bars.len() == 1 { " task, " } @else { " tasks, " }
+                (number(tokens.fold(0, u64::saturating_add))) " tokens, "
+                (money(cost.fold(0, u64::saturating_add)))
             }
-            @if shown.began > shown.tasks.len() {
+            @if began > bars.len() {
                 p.flash {
                     "These are the " (number(TASKS_MAX as u64)) " with the most tokens, of "
-                    (number(shown.began as u64)) " tasks that have begun."
+                    (number(began as u64)) " tasks that have begun."
                 }
             }
-            @if !shown.is_whole {
-                p.dim.small {
-                    "Subagents are shown of the " (PARENTS_MAX) " tasks with the most tokens, "
-                    "200 at most."
-                }
-            }
-            (legend(&scale))
-            div.wide.high tabindex="0" role="region" aria-label="Bars of the tasks" {
-                (drawing(shown, &scale))
-            }
-            (table(shown, &scale))
+            (picture(bars, "Task"))
         }
+    }
+}
+
+/// Bars coloured by cost, and the same as a table. `of` is what a bar stands for.
+pub(super) fn picture(mut bars: Vec<Bar>, of: &str) -> Markup {
+    bars.sort_by_key(|bar| (bar.ran.from, bar.index));
+    let scale = Scale::new(&bars);
+    html! {
+        @if !scale.is_money { p.dim.small { "No model has a price here: colours stand for tokens." } }
+        (legend(&scale))
+        div.wide.high tabindex="0" role="region" aria-label="Bars by time and cost" {
+            (drawing(&bars, &scale))
+        }
+        (table(bars, &scale, of))
     }
 }
 
@@ -339,22 +303,10 @@ fn legend(scale: &Scale) -> Markup {
     }
 }
 
-fn drawing(shown: &Shown, scale: &Scale) -> Markup {
-    let trees: Vec<Tree> = shown
-        .tasks
-        .iter()
-        .filter_map(|bars| {
-            let (task, below) = bars.split_first()?;
-            let below = below.iter().map(|bar| (bar.depth, bar.ran));
-            Some(Tree {
-                task: task.ran,
-                below: below.collect(),
-            })
-        })
-        .collect();
-    let (placed, count) = rows(&trees);
-    let mut spans: Vec<Span> = shown.tasks.iter().flatten().map(span).collect();
-    spans.sort_by_key(|span| (span.from, span.to));
+fn drawing(bars: &[Bar], scale: &Scale) -> Markup {
+    let times: Vec<Ran> = bars.iter().map(|bar| bar.ran).collect();
+    let (rows, count) = rows(&times);
+    let spans: Vec<Span> = bars.iter().map(span).collect();
     let (axis, _) = axis(&spans, WIDTH);
     let height = if count <= HIGH_ROWS_MAX {
         ROW
@@ -364,14 +316,12 @@ fn drawing(shown: &Shown, scale: &Scale) -> Markup {
     let whole = height * count as f64 + 24.0;
     html! {
         svg.timeline.flame viewBox={ "0 0 " (WIDTH) " " (whole) } width=(WIDTH) height=(whole)
-            role="img" aria-label="Bars of the tasks by time, coloured by cost; the table has the same" {
+            role="img" aria-label="Bars by time, coloured by cost; the table has the same" {
             (gaps(&axis.gaps(), whole))
-            @for (bars, rows) in shown.tasks.iter().zip(&placed) {
-                @for (bar, row) in bars.iter().zip(std::iter::once(&rows.task).chain(&rows.below)) {
-                    @let x = axis.place(bar.ran.from);
-                    @let width = (axis.place(bar.ran.to) - x).max(BAR_MIN);
-                    (bar_drawing(bar, scale, x, width, *row as f64 * height, height))
-                }
+            @for (bar, row) in bars.iter().zip(rows) {
+                @let x = axis.place(bar.ran.from);
+                @let width = (axis.place(bar.ran.to) - x).max(BAR_MIN);
+                (bar_drawing(bar, scale, (x, row as f64 * height), (width, height)))
             }
         }
     }
@@ -389,7 +339,12 @@ fn span(bar: &Bar) -> Span {
     }
 }
 
-fn bar_drawing(bar: &Bar, scale: &Scale, x: f64, width: f64, y: f64, height: f64) -> Markup {
+fn bar_drawing(
+    bar: &Bar,
+    scale: &Scale,
+    (x, y): (f64, f64),
+    (width, height): (f64, f64),
+) -> Markup {
     let heat = heat(scale.cost(bar), scale.most);
     let hot = if heat >= HEATS / 2 { " hot" } else { "" };
     let standing = match bar.standing {
@@ -405,7 +360,7 @@ fn bar_drawing(bar: &Bar, scale: &Scale, x: f64, width: f64, y: f64, height: f64
     html! {
         g class={ "bar heat" (heat) (hot) (standing) } {
             title {
-                (bar.name()) ": " (money(bar.micro_usd)) " (" (scale.share(bar)) "), "
+                (clip(&bar.name, NAME_MAX).0) ": " (money(bar.micro_usd)) " (" (scale.share(bar)) "), "
                 (number(bar.tokens)) " tokens, " (duration(bar.took_ms())) (standing)
             }
             rect x=(at(x)) y=(at(y + 1.0)) width=(at(width)) height=(at(height - 2.0)) rx="2" {}
@@ -414,27 +369,19 @@ fn bar_drawing(bar: &Bar, scale: &Scale, x: f64, width: f64, y: f64, height: f64
     }
 }
 
-/// The same, the costliest task first.
-fn table(shown: &Shown, scale: &Scale) -> Markup {
-    let cost = |bars: &&Vec<Bar>| {
-        let costs = bars.iter().map(|bar| scale.cost(bar));
-        std::cmp::Reverse(costs.fold(0, u64::saturating_add))
-    };
-    let mut trees: Vec<&Vec<Bar>> = shown.tasks.iter().collect();
-    trees.sort_by_key(cost);
+/// The same, the costliest first.
+fn table(mut bars: Vec<Bar>, scale: &Scale, of: &str) -> Markup {
+    bars.sort_by_key(|bar| std::cmp::Reverse(scale.cost(bar)));
     html! {
         details.more {
-            summary { "As a table, the costliest task first" }
+            summary { "As a table, the costliest first" }
             div.wide { table.rows {
                 thead { tr {
-                    th { "Task" } th { "State" } th { "Began" } th.num { "Took" } th.num { "Tokens" }
+                    th { (of) } th { "State" } th { "Began" } th.num { "Took" } th.num { "Tokens" }
                     th.num { "Cost" } th.num { "Share" }
                 } }
-                tbody { @for bar in trees.into_iter().flatten() { tr {
-                    td.name class={ "depth" (bar.depth) } {
-                        @if bar.depth > 0 { span.dim { "└ " } }
-                        a href={ "/console/c/" (bar.id) } { (bar.name()) }
-                    }
+                tbody { @for bar in &bars { tr {
+                    td.name { a href={ "/console/c/" (bar.id) } { (clip(&bar.name, NAME_MAX).0) } }
                     td { @match bar.standing {
                         Standing::Open => (badge("run", "open")),
                         Standing::Done => (badge("good", "done")),

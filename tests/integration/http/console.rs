@@ -1,5 +1,7 @@
 //! The console as a browser without a script sees it: pages and forms over plain HTTP.
 
+mod compare;
+mod cost;
 mod hostile;
 mod operator;
 
@@ -192,7 +194,9 @@ async fn no_page_is_shown_without_a_session_and_a_wrong_key_opens_none() {
         "/console/c/private/events",
         "/console/c/private/timeline",
         "/console/c/private/entry/1",
+        "/console/compare?a=private&b=private",
         "/console/fanouts",
+        "/console/fanouts/of/f/cost",
         "/console/host",
         "/console/host/live",
         "/console/host/tenants",
@@ -251,6 +255,9 @@ async fn every_page_forbids_what_this_host_does_not_serve() {
         "/console/c/unknown",
         "/console/fanouts",
         "/console/fanouts/of/unknown",
+        "/console/fanouts/of/unknown/cost",
+        "/console/compare",
+        "/console/compare?a=c&b=c",
     ] {
         pages.push((path, tenant.get(path).await));
     }
