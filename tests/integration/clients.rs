@@ -386,9 +386,6 @@ fn a_person_with_a_browser_is_served() {
 
     let mut client = script("python3", "console.py");
     client.args([&host.serve.1, KEY, ADMIN_KEY]);
-    if let Some(folder) = std::env::var_os("CALLBOARD_SHOTS") {
-        client.arg("--shots").arg(folder);
-    }
 
     keeps(client, 10);
 }

@@ -421,7 +421,8 @@ fn add(all: &mut Vec<Lines>, is_own: bool, sign: char, line: &str) {
         if !lines.text.is_empty() {
             lines.text.push('\n');
         }
-        lines.text.extend([sign, ' ']);
+        // A long word may not be wrapped away from its sign.
+        lines.text.extend([sign, '\u{a0}']);
         lines.text.push_str(line.trim_end_matches('\n'));
     }
 }

@@ -84,9 +84,9 @@ async fn two_conversations_stand_side_by_side_with_the_lines_marked_that_differ(
     let last = round(&page, 4);
     assert!(last.contains("prompts differ") && last.contains("answers differ"));
     let lines = [
-        "<del class=\"del\">− b</del>",
-        "<ins class=\"add\">+ x</ins>",
-        "<span class=\"same\">  a</span>",
+        "<del class=\"del\">−\u{a0}b</del>",
+        "<ins class=\"add\">+\u{a0}x</ins>",
+        "<span class=\"same\"> \u{a0}a</span>",
     ];
     for line in lines {
         assert!(last.contains(line), "{line}: {last}");
