@@ -206,7 +206,7 @@ pub(super) async fn figures(
         (tools(&state))
         h2 { "Model calls" }
         (window.links())
-        (model_calls(&entries))
+        (model_calls(&subject, &entries))
         h2 { "Beside another conversation" }
         form.filters method="get" action="/console/compare" {
             input type="hidden" name="a" value=(subject.id);
@@ -283,10 +283,13 @@ fn tools(state: &Durable) -> Markup {
 }
 
 /// A model call of the table: its tokens, and what changed the beginning of its request.
-fn model_calls(entries: &[Entry]) -> Markup {
+fn model_calls(subject: &Subject, entries: &[Entry]) -> Markup {
     let mut rows = Vec::new();
-    let mut broken = None;
+    let (mut broken, mut began) = (None, None);
     for entry in entries {
+        if matches!(entry.body, EntryBody::ModelCallStarted { .. }) {
+            began = Some(entry.seq);
+        }
         broken = breaks_prefix(&entry.body).or(broken);
         if let EntryBody::Assistant {
             step,
@@ -295,7 +298,13 @@ fn model_calls(entries: &[Entry]) -> Markup {
             ..
         } = &entry.body
         {
-            rows.push((entry, *step, *usage, *cost_micro_usd, broken.take()));
+            rows.push((
+                entry,
+                *step,
+                *usage,
+                *cost_micro_usd,
+                (broken.take(), began.take()),
+            ));
         }
     }
     html! {
@@ -305,9 +314,9 @@ fn model_calls(entries: &[Entry]) -> Markup {
                 thead { tr {
                     th { "Ended" } th.num { "Step" } th.num { "In" } th.num { "From the cache" }
                     th.num { "Into the cache" } th.num { "Out" } th.num { "Cost" }
-                    th { "Before it" }
+                    th { "Before it" } th { "Request" }
                 } }
-                tbody { @for (entry, step, usage, cost, broken) in rows { tr {
+                tbody { @for (entry, step, usage, cost, (broken, began)) in rows { tr {
                     td { (time(entry.at)) }
                     td.num { (step) }
                     td.num { (number(usage.input())) }
@@ -319,6 +328,9 @@ fn model_calls(entries: &[Entry]) -> Markup {
                     td.num { (number(usage.output)) }
                     td.num { @if let Some(cost) = cost { (money(cost)) } }
                     td { @if let Some(why) = broken { (badge("wait", why)) } }
+                    td { @if let Some(began) = began {
+                        a href={ "/console/c/" (subject.id) "/call/" (began) } { "body" }
+                    } }
                 } } }
             } }
             p.dim.small {

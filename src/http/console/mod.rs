@@ -13,6 +13,7 @@
 //! | `items`, `timeline` | what a person reads of a journal, and when it happened (pure) |
 //! | `figures`, `fan_outs` | tokens and cost; subagents and fan-outs |
 //! | `tasks`, `flame` | when each task of a fan-out ran, and what it cost; where its bars stand (pure) |
+//! | `call` | the request body of a model call |
 //! | `compare`, `rounds` | two conversations side by side; the rounds of a journal (pure) |
 //! | `actions` | what the forms of a conversation do |
 //! | `host` | the operator's pages |
@@ -26,6 +27,7 @@
 mod actions;
 mod answer;
 mod assets;
+mod call;
 mod compare;
 mod cookies;
 mod fan_outs;
@@ -76,6 +78,8 @@ pub(super) fn routes(redactor: &Redactor) -> Router<App> {
         .route("/console/c/{id}", get(thread::thread))
         .route("/console/c/{id}/events", get(files::live))
         .route("/console/c/{id}/entry/{seq}", get(thread::entry))
+        .route("/console/c/{id}/call/{seq}", get(call::page))
+        .route("/console/c/{id}/call/{seq}/body", get(call::body))
         .route("/console/c/{id}/image/{seq}/{index}", get(files::image))
         .route("/console/c/{id}/artifact/{artifact}", get(files::artifact))
         .route("/console/c/{id}/timeline", get(figures::timeline))
