@@ -261,6 +261,14 @@ def main():
         look("list")
         ok("timeline, figures, subagents and fan-outs are shown")
 
+        browser.go(f"{url}/console/c/first/figures")
+        browser.click("a[href*='/call/']")
+        browser.shows('"content": "Hello **there**"', "pre.whole")
+        look("call")
+        whole = browser.run("return fetch(document.querySelector('a[download]').href).then((r) => r.json())")
+        assert whole["stream"] and whole["messages"][-1]["content"] == "Hello **there**", whole
+        ok("the request body of a model call is shown, and saved whole")
+
         post("second", "Hello **there**")
         browser.go(f"{url}/console/c/second")
         browser.wait("form.question")

@@ -77,7 +77,7 @@ pub(super) async fn page(
                 "Built now, by the code that calls the provider, from what the journal held when this "
                 "call began. The journal does not keep tools, model and settings: these are today\u{2019}s, "
                 "so the call itself may have had others. A line stands for the system prompt, and "
-                "stored keys are masked. A call that went on to a fallback began with this body."
+                "keys are masked. A call that went on to a fallback began with this body."
             }
             @match shown {
                 Ok(((text, left), length)) => {
@@ -110,7 +110,7 @@ pub(super) async fn body(
     let (body, room) = build(&app, &viewer, &subject, seq).await?;
     let body = body.map_err(|_| Problem::not_found("request body"))?;
     let redactor = app.config.redactor.clone();
-    let mask = move || redactor.mask_exact(&String::from_utf8_lossy(&body));
+    let mask = move || redactor.mask(&String::from_utf8_lossy(&body));
     let (text, room) = built(&app, &viewer.tenant, usize::MAX, room, mask).await?;
     let pause_max = app.config.bounds.write_pause_max;
     let mut response = whole_answer("application/json", text, room, pause_max).await?;

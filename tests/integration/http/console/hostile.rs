@@ -196,6 +196,7 @@ async fn no_text_of_a_stranger_becomes_a_part_of_a_page() {
             format!("/console/c/{encoded}"),
             format!("/console/c/h0?to={encoded}"),
             format!("/console/c/h0/entry/{encoded}"),
+            format!("/console/c/h0/call/{encoded}"),
             format!("/console/c/h0/artifact/{encoded}"),
             format!("/console/fanouts/of/{encoded}"),
             format!("/console/fanouts/of/{encoded}/cost"),
