@@ -16,11 +16,11 @@ use maud::{Markup, html};
 
 use super::{
     answer::see_other,
+    bars::{Bar, Standing, picture, ran},
     form::Form,
     html::{ago, badge, clip, money, number},
     page::{Failure, Page, Section, csrf},
     session::TenantSession,
-    tasks::{Bar, picture},
     thread::Subject,
 };
 use crate::{
@@ -48,12 +48,12 @@ const DEPTH_MAX: usize = 6;
 const TEXT_MAX: usize = 300;
 
 /// A subagent, with its tokens and cost.
-pub(super) struct Node {
-    pub(super) depth: usize,
-    pub(super) summary: SessionSummary,
-    pub(super) title: String,
-    pub(super) tokens: u64,
-    pub(super) micro_usd: u64,
+struct Node {
+    depth: usize,
+    summary: SessionSummary,
+    title: String,
+    tokens: u64,
+    micro_usd: u64,
 }
 
 /// Shows the subagents of a conversation.
@@ -75,8 +75,7 @@ pub(super) async fn subagents(
     let cost_max = cost_max.max().unwrap_or_default().max(1);
     let total: u64 = nodes.iter().map(|node| node.tokens).sum();
     let cost: u64 = nodes.iter().map(|node| node.micro_usd).sum();
-    let bars = nodes.iter().map(|node| Bar::subagent(node, subject.now));
-    let bars: Vec<Bar> = bars.collect();
+    let bars: Vec<Bar> = nodes.iter().map(|node| bar(node, subject.now)).collect();
     let content = html! {
         (subject.top("/subagents"))
         @if nodes.is_empty() { p.dim { "No subagent was started here." } }
@@ -134,8 +133,30 @@ fn row(node: &Node, cost_max: u64, now: Timestamp) -> Markup {
     }
 }
 
+/// A subagent as a bar.
+fn bar(node: &Node, now: Timestamp) -> Bar {
+    let summary = &node.summary;
+    let is_open = summary.open != Open::None && summary.failed.is_none();
+    Bar {
+        index: None,
+        name: match node.title.is_empty() {
+            true => summary.conversation.to_string(),
+            false => visible(&node.title),
+        },
+        id: summary.conversation.clone(),
+        ran: ran(summary, is_open, now),
+        standing: match (is_open, &summary.failed) {
+            (true, _) => Standing::Open,
+            (false, None) => Standing::Done,
+            (false, Some(_)) => Standing::Failed,
+        },
+        tokens: node.tokens,
+        micro_usd: node.micro_usd,
+    }
+}
+
 /// Collects the subagents below a conversation, each above its own. `false` if there are more.
-pub(super) async fn children(
+async fn children(
     handle: &TenantHandle,
     of: &ConversationId,
     nodes: &mut Vec<Node>,

@@ -12,7 +12,7 @@
 //! | `thread`, `item`, `files` | one of them, its items, its images and events |
 //! | `items`, `timeline` | what a person reads of a journal, and when it happened (pure) |
 //! | `figures`, `fan_outs` | tokens and cost; subagents and fan-outs |
-//! | `tasks`, `flame` | when each task of a fan-out ran, and what it cost; where its bars stand (pure) |
+//! | `tasks`, `bars`, `flame` | when each task of a fan-out ran, and what it cost; bars; their places (pure) |
 //! | `call` | the request body of a model call |
 //! | `compare`, `rounds` | two conversations side by side; the rounds of a journal (pure) |
 //! | `actions` | what the forms of a conversation do |
@@ -27,6 +27,7 @@
 mod actions;
 mod answer;
 mod assets;
+mod bars;
 mod call;
 mod compare;
 mod cookies;

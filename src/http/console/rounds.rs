@@ -32,7 +32,7 @@ const NAME_MAX: usize = 60;
 /// The name of the tools beyond [`NAMES_MAX`].
 const OTHERS: &str = "others";
 
-/// The beginning of a text, and what tells it from another.
+/// The beginning of a text, and a digest of the whole.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Text {
     pub(super) start: String,
