@@ -58,9 +58,22 @@ struct Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
         self.reads.close();
-        // The terminal has its usual modes again once the thread has ended, within 100 ms.
+        self.end();
+    }
+}
+
+impl Reader {
+    /// What was read and not handled yet.
+    fn take_read(&mut self, rest: &mut Vec<u8>) {
+        while let Ok(bytes) = self.reads.try_recv() {
+            rest.extend(bytes);
+        }
+    }
+
+    /// Ends the thread. The terminal has its usual modes again within 100 ms.
+    fn end(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -116,10 +129,9 @@ impl Typing {
     pub(super) fn pause(&mut self) {
         if let Some(mut reader) = self.reader.take() {
             let mut rest = Vec::new();
-            while let Ok(bytes) = reader.reads.try_recv() {
-                rest.extend(bytes);
-            }
-            drop(reader);
+            reader.take_read(&mut rest); // Room for the last read of the thread.
+            reader.end();
+            reader.take_read(&mut rest);
             self.take(&rest);
         }
     }

@@ -241,13 +241,49 @@ def main():
         browser.type("#name", "some")
         browser.type("#tasks", "one\ntwo\nthree")
         browser.click("section.new button.main")
-        browser.shows("of 3 ended")
+        browser.shows("3 of 3 ended")
         look("fanout")
+        browser.click("nav.tabs a[href$='/cost']")
+        browser.wait(".flame .bar rect", 3)
+        fills = browser.run("return [...document.querySelectorAll('.flame .bar rect, .legend .key')].map((e) => getComputedStyle(e).fill)")
+        assert not {"none", "rgb(0, 0, 0)"} & set(fills), f"a bar or a key has no colour: {fills}"
+        titles = browser.run("return [...document.querySelectorAll('.flame .bar title')].map((e) => e.textContent)")
+        assert all("tokens" in title and "%" in title for title in titles), titles
+        browser.run("document.querySelector('.high').focus()")
+        assert browser.run("return document.activeElement.getAttribute('role')") == "region", "the bars cannot be reached by keys"
+        look("cost")
+        browser.click("details.more summary")
+        assert len(browser.all("details.more tbody tr")) >= 3
+        look("cost-table")
         browser.go(f"{url}/console/fanouts")
         look("fanouts")
         browser.go(f"{url}/console?subagents=1")
         look("list")
         ok("timeline, figures, subagents and fan-outs are shown")
+
+        browser.go(f"{url}/console/c/first/figures")
+        browser.click("a[href*='/call/']")
+        browser.shows('"content": "Hello **there**"', "pre.whole")
+        look("call")
+        whole = browser.run("return fetch(document.querySelector('a[download]').href).then((r) => r.json())")
+        assert whole["stream"] and whole["messages"][-1]["content"] == "Hello **there**", whole
+        ok("the request body of a model call is shown, and saved whole")
+
+        post("second", "Hello **there**")
+        browser.go(f"{url}/console/c/second")
+        browser.wait("form.question")
+        browser.click("form.question button.danger")
+        browser.shows("Round ended")
+        browser.go(f"{url}/console/c/first/figures")
+        browser.type("#b", "second\n")
+        browser.wait("section.round")
+        assert browser.where().endswith("/console/compare?a=first&b=second"), browser.where()
+        look("compare")
+        browser.click("form.filters a")
+        browser.until(lambda: browser.where().endswith("/console/compare?a=second&b=first"), "the two swapped")
+        first = browser.text("section.round")
+        assert "same prompt" in first and "file_edit" in first, first
+        ok("two conversations are compared, from the figures of one")
 
         browser.go(f"{url}/console/c/first")
         browser.type("body", "j")

@@ -387,7 +387,7 @@ fn a_person_with_a_browser_is_served() {
     let mut client = script("python3", "console.py");
     client.args([&host.serve.1, KEY, ADMIN_KEY]);
 
-    keeps(client, 9);
+    keeps(client, 11);
 }
 
 #[test]

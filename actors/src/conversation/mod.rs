@@ -39,7 +39,7 @@ pub(crate) use outgoing::OutboxRules;
 pub use round::budget::BUDGET_CODE;
 pub(crate) use round::output::{OUTPUT_CODE, instruction, json_in};
 pub(crate) use run::fork::{read_entries, read_fork, read_rounds, read_transcript};
-pub(crate) use run::load::{load, load_within, spent_by};
+pub(crate) use run::load::{load, load_within, spent_by, until};
 pub(crate) use setup::OutboxSetup;
 pub use setup::skill_registry::SkillRegistry;
 pub use setup::toolset::{Toolset, ToolsetError, first_sentence};

@@ -1,15 +1,21 @@
 //! What callers read of a stored conversation besides its state: rounds, messages, the debug form.
 
+use bytes::Bytes;
+
 use super::{ConversationHandle, SendError};
 use crate::{
     chat::{Message, MessageList, StandardMessage},
     ids::Seq,
     journal::{
-        ConversationRound, Entry, MultiRoundConversation, RoundsReader, TITLE_ENTRIES,
+        ConversationRound, Entry, EntryBody, MultiRoundConversation, RoundsReader, TITLE_ENTRIES,
         TranscriptReader, title,
     },
+    ports::ProviderError,
     reads::{bytes_of, decoded},
 };
+
+/// Stands for the system prompt where it is left out.
+const SYSTEM_LEFT_OUT: &str = "[the system prompt of this host]";
 
 impl ConversationHandle {
     /// Reads the first words of the first prompt from the store; `None` without one. Does not
@@ -38,6 +44,44 @@ impl ConversationHandle {
         let permit = self.host.read_permit(&scope).await;
         let sessions = &*self.host.ports.sessions;
         Ok(crate::conversation::read_entries(sessions, &scope, &permit, after, count).await?)
+    }
+
+    /// Builds the body of the model call that the entry `at` began, as its provider would be sent it
+    /// now: the history is that of the journal at this entry; system prompt, tools, model and
+    /// parameters are those configured now. Unless `with_system`, a line stands for the system
+    /// prompt, which is the host's. `None` if no model call began there. Does not activate the
+    /// conversation. Its time grows with the journal before the entry.
+    ///
+    /// # Errors
+    /// [`SendError`] for a failing store or an unreadable journal; inside,
+    /// [`ProviderError::Unsupported`] for a provider without a wire format.
+    pub async fn request_body(
+        &self,
+        at: Seq,
+        with_system: bool,
+    ) -> Result<Option<Result<Bytes, ProviderError>>, SendError> {
+        let scope = self.scope.clone()?;
+        let setup = self.setup()?;
+        let permit = self.host.read_permit(&scope).await;
+        let sessions = &*self.host.ports.sessions;
+        let before = Seq(at.0.saturating_sub(1));
+        let began = crate::conversation::read_entries(sessions, &scope, &permit, before, 1).await?;
+        let is_call = |entry: &Entry| {
+            entry.seq == at && matches!(entry.body, EntryBody::ModelCallStarted { .. })
+        };
+        if !began.first().is_some_and(is_call) {
+            return Ok(None);
+        }
+        let state = crate::conversation::until(sessions, &scope, &permit, at).await?;
+        let bytes = state.message_bytes();
+        let build = move || {
+            let (mut request, gateway) = setup.call(&state);
+            if !with_system {
+                request.system = request.system.map(|_| SYSTEM_LEFT_OUT.into());
+            }
+            gateway.provider().request_body(&request)
+        };
+        Ok(Some(decoded(bytes, &permit, build).await?))
     }
 
     /// Reads the rounds from the store, oldest first, without activating the conversation.

@@ -245,10 +245,4 @@ impl Reply {
         self.end = End::Cut;
         self
     }
-
-    /// Panics after the content.
-    pub fn then_panic(mut self) -> Self {
-        self.end = End::Panicked;
-        self
-    }
 }

@@ -16,6 +16,7 @@ use maud::{Markup, html};
 
 use super::{
     answer::see_other,
+    bars::{Bar, Standing, picture, ran},
     form::Form,
     html::{ago, badge, clip, money, number},
     page::{Failure, Page, Section, csrf},
@@ -74,6 +75,7 @@ pub(super) async fn subagents(
     let cost_max = cost_max.max().unwrap_or_default().max(1);
     let total: u64 = nodes.iter().map(|node| node.tokens).sum();
     let cost: u64 = nodes.iter().map(|node| node.micro_usd).sum();
+    let bars: Vec<Bar> = nodes.iter().map(|node| bar(node, subject.now)).collect();
     let content = html! {
         (subject.top("/subagents"))
         @if nodes.is_empty() { p.dim { "No subagent was started here." } }
@@ -91,6 +93,8 @@ pub(super) async fn subagents(
                 } }
                 tbody { @for node in &nodes { (row(node, cost_max, subject.now)) } }
             } }
+            h2 { "Time and cost" }
+            (picture(bars, "Subagent"))
         }
     };
     let title = format!("Subagents of {}", subject.id);
@@ -107,7 +111,7 @@ fn row(node: &Node, cost_max: u64, now: Timestamp) -> Markup {
     let share = node.micro_usd.max(node.tokens) * 100 / cost_max;
     html! {
         tr {
-            td.name class={ "depth" (node.depth) } {
+            td class={ "name depth" (node.depth) } {
                 @if node.depth > 0 { span.dim { "└ " } }
                 a href={ "/console/c/" (id) } { (visible(title)) }
             }
@@ -126,6 +130,28 @@ fn row(node: &Node, cost_max: u64, now: Timestamp) -> Markup {
             td { meter max="100" value=(share) title="Share of the most expensive" {} }
             td.num { (ago(node.summary.updated_at, now)) " ago" }
         }
+    }
+}
+
+/// A subagent as a bar.
+fn bar(node: &Node, now: Timestamp) -> Bar {
+    let summary = &node.summary;
+    let is_open = summary.open != Open::None && summary.failed.is_none();
+    Bar {
+        index: None,
+        name: match node.title.is_empty() {
+            true => summary.conversation.to_string(),
+            false => visible(&node.title),
+        },
+        id: summary.conversation.clone(),
+        ran: ran(summary, is_open, now),
+        standing: match (is_open, &summary.failed) {
+            (true, _) => Standing::Open,
+            (false, None) => Standing::Done,
+            (false, Some(_)) => Standing::Failed,
+        },
+        tokens: node.tokens,
+        micro_usd: node.micro_usd,
     }
 }
 
@@ -229,6 +255,20 @@ pub(super) async fn list(
     Ok(Page::new(&viewer.session, Section::FanOuts, "Fan-outs", content).into_response())
 }
 
+/// The head of the pages of a fan-out, with links to the others.
+pub(super) fn top(name: &str, here: &str) -> Markup {
+    html! {
+        div.crumbs { a href="/console/fanouts" { "Fan-outs" } }
+        h1 { (name) }
+        nav.tabs aria-label="Pages of the fan-out" {
+            @for (rest, title) in [("", "Results"), ("/cost", "Time and cost")] {
+                a href={ (path(name)) (rest) }
+                    aria-current=[(rest == here).then_some("page")] { (title) }
+            }
+        }
+    }
+}
+
 fn path(name: &str) -> String {
     let name: String = form_urlencoded::byte_serialize(name.as_bytes()).collect();
     format!("/console/fanouts/of/{name}")
@@ -262,8 +302,7 @@ pub(super) async fn one(
         .map(|task| task.usage.input().saturating_add(task.usage.output))
         .sum();
     let content = html! {
-        div.crumbs { a href="/console/fanouts" { "Fan-outs" } }
-        h1 { (shown.name) }
+        (top(&shown.name, ""))
         div #list data-refresh=(path(&shown.name)) data-part="list" {
             p {
                 (state(&shown)) " "

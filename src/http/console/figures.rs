@@ -26,7 +26,7 @@ use crate::{
 const ENTRIES: u64 = 400;
 
 /// Width of the axis, in units of the drawing.
-const WIDTH: f64 = 1000.0;
+pub(super) const WIDTH: f64 = 1000.0;
 
 /// Height of a row of bars.
 const ROW: f64 = 22.0;
@@ -140,18 +140,26 @@ fn drawing(drawn: &Layout) -> Markup {
     html! {
         svg.timeline viewBox={ "0 0 " (WIDTH) " " (height) } width=(WIDTH) height=(height)
             role="img" aria-label="Bars of waits, model calls, tool calls and approvals" {
-            @for (x, ms) in &drawn.gaps {
-                g.gap {
-                    line x1=(at(*x)) x2=(at(*x)) y1="0" y2=(height - 18.0) {}
-                    text x=(at(x.min(WIDTH - 40.0))) y=(height - 5.0) text-anchor="middle" { (duration(*ms)) }
-                }
-            }
+            (gaps(&drawn.gaps, height))
             @for bar in &drawn.bars { (bar_drawing(bar, labelled)) }
         }
     }
 }
 
-fn at(x: f64) -> String {
+/// Marks times without work that were shortened.
+pub(super) fn gaps(gaps: &[(f64, u64)], height: f64) -> Markup {
+    html! {
+        @for (x, ms) in gaps {
+            g.gap {
+                line x1=(at(*x)) x2=(at(*x)) y1="0" y2=(height - 18.0) {}
+                text x=(at(x.min(WIDTH - 40.0))) y=(height - 5.0) text-anchor="middle" { (duration(*ms)) }
+            }
+        }
+    }
+}
+
+/// A position in the drawing.
+pub(super) fn at(x: f64) -> String {
     format!("{x:.1}")
 }
 
@@ -198,7 +206,14 @@ pub(super) async fn figures(
         (tools(&state))
         h2 { "Model calls" }
         (window.links())
-        (model_calls(&entries))
+        (model_calls(&subject, &entries))
+        h2 { "Beside another conversation" }
+        form.filters method="get" action="/console/compare" {
+            input type="hidden" name="a" value=(subject.id);
+            label.small for="b" { "Id of the other" }
+            input #b name="b" required maxlength="128" autocomplete="off";
+            button type="submit" { "Compare" }
+        }
     };
     let title = format!("Figures of {}", subject.id);
     let page = Page::new(&viewer.session, Section::Conversations, title, content);
@@ -268,10 +283,13 @@ fn tools(state: &Durable) -> Markup {
 }
 
 /// A model call of the table: its tokens, and what changed the beginning of its request.
-fn model_calls(entries: &[Entry]) -> Markup {
+fn model_calls(subject: &Subject, entries: &[Entry]) -> Markup {
     let mut rows = Vec::new();
-    let mut broken = None;
+    let (mut broken, mut began) = (None, None);
     for entry in entries {
+        if matches!(entry.body, EntryBody::ModelCallStarted { .. }) {
+            began = Some(entry.seq);
+        }
         broken = breaks_prefix(&entry.body).or(broken);
         if let EntryBody::Assistant {
             step,
@@ -280,7 +298,13 @@ fn model_calls(entries: &[Entry]) -> Markup {
             ..
         } = &entry.body
         {
-            rows.push((entry, *step, *usage, *cost_micro_usd, broken.take()));
+            rows.push((
+                entry,
+                *step,
+                *usage,
+                *cost_micro_usd,
+                (broken.take(), began.take()),
+            ));
         }
     }
     html! {
@@ -290,9 +314,9 @@ fn model_calls(entries: &[Entry]) -> Markup {
                 thead { tr {
                     th { "Ended" } th.num { "Step" } th.num { "In" } th.num { "From the cache" }
                     th.num { "Into the cache" } th.num { "Out" } th.num { "Cost" }
-                    th { "Before it" }
+                    th { "Before it" } th { "Request" }
                 } }
-                tbody { @for (entry, step, usage, cost, broken) in rows { tr {
+                tbody { @for (entry, step, usage, cost, (broken, began)) in rows { tr {
                     td { (time(entry.at)) }
                     td.num { (step) }
                     td.num { (number(usage.input())) }
@@ -304,6 +328,9 @@ fn model_calls(entries: &[Entry]) -> Markup {
                     td.num { (number(usage.output)) }
                     td.num { @if let Some(cost) = cost { (money(cost)) } }
                     td { @if let Some(why) = broken { (badge("wait", why)) } }
+                    td { @if let Some(began) = began {
+                        a href={ "/console/c/" (subject.id) "/call/" (began) } { "body" }
+                    } }
                 } } }
             } }
             p.dim.small {

@@ -277,6 +277,7 @@ fn filters(filter: &Filter) -> Markup {
                 " Subagents"
             }
             button type="submit" { "Filter" }
+            a href="/console/compare" { "Compare two" }
         }
     }
 }

@@ -12,6 +12,9 @@
 //! | `thread`, `item`, `files` | one of them, its items, its images and events |
 //! | `items`, `timeline` | what a person reads of a journal, and when it happened (pure) |
 //! | `figures`, `fan_outs` | tokens and cost; subagents and fan-outs |
+//! | `tasks`, `bars`, `flame` | when each task of a fan-out ran, and what it cost; bars; their places (pure) |
+//! | `call` | the request body of a model call |
+//! | `compare`, `rounds` | two conversations side by side; the rounds of a journal (pure) |
 //! | `actions` | what the forms of a conversation do |
 //! | `host` | the operator's pages |
 //!
@@ -24,10 +27,14 @@
 mod actions;
 mod answer;
 mod assets;
+mod bars;
+mod call;
+mod compare;
 mod cookies;
 mod fan_outs;
 mod figures;
 mod files;
+mod flame;
 mod form;
 mod host;
 mod html;
@@ -37,7 +44,9 @@ mod list;
 mod login;
 mod markdown;
 mod page;
+mod rounds;
 mod session;
+mod tasks;
 mod thread;
 mod timeline;
 
@@ -66,9 +75,12 @@ pub(super) fn routes(redactor: &Redactor) -> Router<App> {
         .route("/console/logout", post(login::log_out))
         .route("/console", get(list::list))
         .route("/console/new", post(actions::new))
+        .route("/console/compare", get(compare::compare))
         .route("/console/c/{id}", get(thread::thread))
         .route("/console/c/{id}/events", get(files::live))
         .route("/console/c/{id}/entry/{seq}", get(thread::entry))
+        .route("/console/c/{id}/call/{seq}", get(call::page))
+        .route("/console/c/{id}/call/{seq}/body", get(call::body))
         .route("/console/c/{id}/image/{seq}/{index}", get(files::image))
         .route("/console/c/{id}/artifact/{artifact}", get(files::artifact))
         .route("/console/c/{id}/timeline", get(figures::timeline))
@@ -85,6 +97,7 @@ pub(super) fn routes(redactor: &Redactor) -> Router<App> {
         .route("/console/fanouts", get(fan_outs::list))
         .route("/console/fanouts/start", post(fan_outs::start))
         .route("/console/fanouts/of/{name}", get(fan_outs::one))
+        .route("/console/fanouts/of/{name}/cost", get(tasks::cost))
         .route("/console/fanouts/of/{name}/cancel", post(fan_outs::cancel))
         .route("/console/fanouts/of/{name}/delete", post(fan_outs::delete))
         .route("/console/host", get(host::host))

@@ -206,9 +206,7 @@ const BAR_MIN: f64 = 2.0;
 /// Places the bars on an axis of this width. Time in which nothing but people was waited for is
 /// shortened. Few bars stand in a row each; of many, those that overlap stand below each other.
 pub(super) fn layout(spans: Vec<Span>, width: f64) -> Layout {
-    let work = islands(spans.iter().filter(|span| span.work != Work::Approval));
-    let busy_ms: u64 = work.iter().map(|(from, to)| to.ms_since(*from)).sum();
-    let axis = Axis::new(&spans, &work, busy_ms, width);
+    let (axis, busy_ms) = axis(&spans, width);
     let is_waterfall = spans.len() <= OWN_ROWS_MAX;
     let mut ends: Vec<f64> = Vec::new();
     let mut bars = Vec::new();
@@ -236,6 +234,13 @@ pub(super) fn layout(spans: Vec<Span>, width: f64) -> Layout {
     }
 }
 
+/// The axis of bars in order of their begin, and the time in which one of them worked.
+pub(super) fn axis(spans: &[Span], width: f64) -> (Axis, u64) {
+    let work = islands(spans.iter().filter(|span| span.work != Work::Approval));
+    let busy_ms: u64 = work.iter().map(|(from, to)| to.ms_since(*from)).sum();
+    (Axis::new(spans, &work, busy_ms, width), busy_ms)
+}
+
 /// A stretch of time, and where it stands on the axis.
 struct Stretch {
     from: Timestamp,
@@ -246,7 +251,7 @@ struct Stretch {
 }
 
 /// Time on the axis: stretches of work to scale, and between them stretches that are shortened.
-struct Axis(Vec<Stretch>);
+pub(super) struct Axis(Vec<Stretch>);
 
 impl Axis {
     fn new(spans: &[Span], work: &[(Timestamp, Timestamp)], busy_ms: u64, width: f64) -> Self {
@@ -298,7 +303,8 @@ impl Axis {
         Self(stretches.collect())
     }
 
-    fn place(&self, at: Timestamp) -> f64 {
+    /// Where a time stands.
+    pub(super) fn place(&self, at: Timestamp) -> f64 {
         let index = self.0.partition_point(|stretch| stretch.to < at);
         let Some(stretch) = self.0.get(index).or(self.0.last()) else {
             return 0.0;
@@ -307,7 +313,8 @@ impl Axis {
         stretch.x + stretch.width * (at.ms_since(stretch.from) as f64 / all).min(1.0)
     }
 
-    fn gaps(&self) -> Vec<(f64, u64)> {
+    /// Where times without work stand, and how long they were.
+    pub(super) fn gaps(&self) -> Vec<(f64, u64)> {
         let cut = self.0.iter().filter(|stretch| stretch.is_shortened);
         cut.map(|stretch| {
             let middle = stretch.x + stretch.width / 2.0;

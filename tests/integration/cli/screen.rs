@@ -5,7 +5,11 @@ use std::{
     net::TcpListener,
     path::PathBuf,
     process::Command,
-    sync::{Arc, Mutex, mpsc},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
@@ -37,8 +41,10 @@ impl Window {
             skipped(test, "no tmux");
             return None;
         }
+        static OPENED: AtomicUsize = AtomicUsize::new(0);
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
         let window = Self {
-            socket: home.path().join("tmux"),
+            socket: home.path().join(format!("tmux-{number}")),
         };
         let mut tmux = window.command(&["new-session", "-d", "-x", "80", "-y", "24"]);
         tmux.args(command).current_dir(home.work());
@@ -315,15 +321,16 @@ async fn the_lines_of_a_folder_come_back_in_that_folder_only() {
     window.wait_for("/quit     leave");
     drop(window);
 
-    let recalled = |folder: &str| {
+    let recalled = |folder: &str, keys: &[&str], shown: &str| {
         let window = chat(folder).unwrap();
         window.wait_for("/help lists");
-        window.try_tmux(&["send-keys", "Up"]);
-        window.try_tmux(&["send-keys", "-l", "typed"]);
-        window.wait_for("typed")
+        keys.iter().for_each(|key| {
+            window.try_tmux(&["send-keys", key]);
+        });
+        window.wait_for(shown)
     };
-    let (here, there) = (recalled("."), recalled("other"));
-    assert!(here.contains("/help of-this-foldertyped"), "{here}");
+    recalled(".", &["Up"], "/help of-this-folder");
+    let there = recalled("other", &["Up", "typed"], "typed");
     assert!(!there.contains("of-this-folder"), "{there}");
 }
 

@@ -1,5 +1,8 @@
 //! The console as a browser without a script sees it: pages and forms over plain HTTP.
 
+mod call;
+mod compare;
+mod cost;
 mod hostile;
 mod operator;
 
@@ -192,7 +195,11 @@ async fn no_page_is_shown_without_a_session_and_a_wrong_key_opens_none() {
         "/console/c/private/events",
         "/console/c/private/timeline",
         "/console/c/private/entry/1",
+        "/console/c/private/call/4",
+        "/console/c/private/call/4/body",
+        "/console/compare?a=private&b=private",
         "/console/fanouts",
+        "/console/fanouts/of/f/cost",
         "/console/host",
         "/console/host/live",
         "/console/host/tenants",
@@ -248,9 +255,13 @@ async fn every_page_forbids_what_this_host_does_not_serve() {
         "/console/c/c/figures",
         "/console/c/c/subagents",
         "/console/c/c/entry/1",
+        "/console/c/c/call/4",
         "/console/c/unknown",
         "/console/fanouts",
         "/console/fanouts/of/unknown",
+        "/console/fanouts/of/unknown/cost",
+        "/console/compare",
+        "/console/compare?a=c&b=c",
     ] {
         pages.push((path, tenant.get(path).await));
     }

@@ -47,7 +47,7 @@ async fn folded(
         Some(result) => result?,
         None => {
             tracing::warn!(conversation = %scope.conversation, "a snapshot was of no use; reading the whole journal");
-            whole(sessions, scope, permit).await?
+            until(sessions, scope, permit, Seq(u64::MAX)).await?
         }
     };
     if durable.head != head.seq || durable.epoch != head.epoch {
@@ -136,15 +136,22 @@ pub(crate) async fn spent_by(
     }
 }
 
-async fn whole(
+/// The state as it stood at an entry, or at the end of the journal if that comes before.
+pub(crate) async fn until(
     sessions: &dyn SessionBackend,
     scope: &Scope,
     permit: &ReadPermit,
+    upto: Seq,
 ) -> Result<Durable, LoadFailure> {
     let mut durable = Durable::default();
     loop {
+        let left = upto.0.saturating_sub(durable.head.0);
+        let count = usize::try_from(left).unwrap_or(PAGE).min(PAGE);
+        if count == 0 {
+            return Ok(durable);
+        }
         let page = sessions
-            .entries(scope, durable.head, PAGE)
+            .entries(scope, durable.head, count)
             .await
             .map_err(LoadFailure::from)?;
         if page.is_empty() {

@@ -560,21 +560,8 @@ impl Live {
             return;
         };
         self.ports.counters.model_calls.add(1);
-        let mut request = self.setup.request(&self.durable);
+        let (request, gateway) = self.setup.call(&self.durable);
         self.watch_prefix(&request);
-        let output = self
-            .durable
-            .round
-            .as_ref()
-            .and_then(|round| round.output.as_ref())
-            .filter(|_| self.setup.native_output);
-        request.output_schema = output.map(|output| output.schema.clone());
-        // Once a call fell back and its context was measured, it goes to that fallback at once.
-        let gateway = self
-            .durable
-            .fallback()
-            .and_then(|fallback| self.setup.gateway.fallback_at(&fallback.gateway))
-            .map_or_else(|| self.setup.gateway.clone(), |(gateway, _)| gateway);
         let context = self.setup.context_of(&self.durable);
         let window = self.durable.context.window;
         let tenant = self.tenant.clone();

@@ -236,6 +236,23 @@ impl Setup {
         own.chain(brought.tools.iter()).cloned().collect()
     }
 
+    /// The request of the next model call as it is sent, and the gateway that it goes to.
+    pub(crate) fn call(&self, durable: &Durable) -> (ModelRequest, ModelGatewayRef) {
+        let mut request = self.request(durable);
+        let output = durable
+            .round
+            .as_ref()
+            .and_then(|round| round.output.as_ref())
+            .filter(|_| self.native_output);
+        request.output_schema = output.map(|output| output.schema.clone());
+        // Once a call fell back and its context was measured, it goes to that fallback at once.
+        let gateway = durable
+            .fallback()
+            .and_then(|fallback| self.gateway.fallback_at(&fallback.gateway))
+            .map_or_else(|| self.gateway.clone(), |(gateway, _)| gateway);
+        (request, gateway)
+    }
+
     /// The request of the next model call.
     pub fn request(&self, durable: &Durable) -> ModelRequest {
         let asked = durable.asked_parameters();

@@ -196,8 +196,14 @@ async fn no_text_of_a_stranger_becomes_a_part_of_a_page() {
             format!("/console/c/{encoded}"),
             format!("/console/c/h0?to={encoded}"),
             format!("/console/c/h0/entry/{encoded}"),
+            format!("/console/c/h0/call/{encoded}"),
             format!("/console/c/h0/artifact/{encoded}"),
             format!("/console/fanouts/of/{encoded}"),
+            format!("/console/fanouts/of/{encoded}/cost"),
+            format!("/console/compare?a={encoded}&b={encoded}"),
+            format!("/console/compare?a={encoded}"),
+            format!("/console/compare?a=h0&b={id}&shown={encoded}"),
+            format!("/console/compare?a=h0&b={id}"),
             format!("/console/login?next={encoded}"),
         ] {
             check(&path, &browser.get(&path).await.text);
@@ -245,6 +251,8 @@ async fn tasks_and_results_of_a_fan_out_are_text() {
     let page = browser.until(&path, &ended).await;
     check(&path, &page);
     assert!(page.contains("zzx"));
+    let cost = format!("{path}/cost");
+    check(&cost, &browser.get(&cost).await.text);
     let (_, rest) = page.split_once("/console/c/").unwrap();
     let child = format!("/console/c/{}", rest.split('"').next().unwrap());
     check(&child, &browser.get(&child).await.text);
