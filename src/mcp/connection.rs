@@ -35,6 +35,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    bounded::Bounded,
     config::{McpServerConfig, McpTransport, PLAIN_ENVIRONMENT, TOOLS_MAX, Template},
     definitions,
     guarded::{Guarded, ProgressSink, Watch},
@@ -191,6 +192,7 @@ impl Connection {
                 config.probe
             },
             late: Arc::new(AtomicBool::new(false)),
+            fault: fault.clone(),
         };
         let mut process = None;
         let handshake = match &config.transport {
@@ -258,7 +260,8 @@ impl Connection {
                     allow_private: *allow_private,
                 };
                 let client = resources.http.client(&target).map_err(unreachable)?;
-                let http = over_http(client, &target, expanded.values).map_err(unreachable)?;
+                let http = over_http(client, &target, expanded.values, fault.clone())
+                    .map_err(unreachable)?;
                 shake_hands(
                     Guarded::new(http, watch.clone(), ended.clone()),
                     config,
@@ -556,7 +559,8 @@ fn over_http(
     client: reqwest::Client,
     target: &HttpTarget,
     headers: Vec<(String, String)>,
-) -> Result<StreamableHttpClientTransport<Paced<reqwest::Client>>, String> {
+    fault: Fault,
+) -> Result<StreamableHttpClientTransport<Paced<Bounded>>, String> {
     use reqwest::header::{HeaderName, HeaderValue};
     let mut custom = HashMap::new();
     for (name, value) in headers {
@@ -573,7 +577,7 @@ fn over_http(
     let mut retries = ExponentialBackoff::default();
     (retries.max_times, retries.max_delay) = (Some(3), Some(Duration::from_secs(5)));
     config.retry_config = Arc::new(retries);
-    let client = Paced::new(client);
+    let client = Paced::new(Bounded::new(client, fault));
     Ok(StreamableHttpClientTransport::with_client(client, config))
 }
 

@@ -37,6 +37,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::stdio::Fault;
 use crate::{mask::Masker, visible::visible_line};
 
 /// Most answers to a server's requests that may be in flight.
@@ -68,6 +69,8 @@ pub(super) struct Watch {
     pub(super) probe: Duration,
     /// Set when the answer to `server/discover` came after that wait.
     pub(super) late: Arc<AtomicBool>,
+    /// Ends the connection when it is set.
+    pub(super) fault: Fault,
 }
 
 /// A transport with the filter in front of it.
@@ -327,6 +330,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Guarded<T> {
             };
             let message = tokio::select! {
                 biased;
+                () = self.watch.fault.found() => return None,
                 message = self.inner.receive() => message?,
                 () = silent => {
                     let Some((id, _)) = self.probe.take() else { continue };

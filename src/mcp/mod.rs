@@ -6,7 +6,7 @@
 //! | [`config`], [`mod@file`] | configuration of servers; the `mcpServers` files of other clients |
 //! | [`Server`], [`McpPool`] | one server of one tenant; all servers of a host |
 //! | [`McpResources`] | what the servers of a host share |
-//! | `connection`, `stdio`, `http`, `guarded` | one connection; transports; the message filter |
+//! | `connection`, `stdio`, `http`, `bounded`, `paced`, `guarded` | one connection; transports; the message filter |
 //! | `definitions`, `name`, `tool` | a server's definitions and results; tool names; the [`Tool`] |
 //! | [`pins`] | digests of approved tool definitions |
 //!
@@ -23,6 +23,7 @@ mod definitions;
 mod stdio;
 mod guarded;
 mod http;
+mod bounded;
 mod paced;
 mod resources;
 mod handshake;

@@ -44,17 +44,33 @@ const WRITES_MAX: usize = 64;
 /// Timeout for writing one message.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Why a connection ended; only the first reason is kept.
+/// Why a connection ended; only the first reason is kept. Setting it ends the connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Fault(Arc<OnceLock<String>>);
+pub(super) struct Fault {
+    reason: Arc<OnceLock<String>>,
+    found: CancellationToken,
+}
 
 impl Fault {
     pub(super) fn set(&self, reason: impl Into<String>) {
-        let _ = self.0.set(reason.into());
+        let _ = self.reason.set(reason.into());
+        self.found.cancel();
+    }
+
+    /// Sets what is wrong with a message that [`Scan`] refused, and returns it.
+    pub(super) fn refuse(&self, problem: &str) -> String {
+        let reason = format!("it sent a message {problem}");
+        self.set(reason.clone());
+        reason
     }
 
     pub(super) fn reason(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.reason.get().map(String::as_str)
+    }
+
+    /// Waits until there is one.
+    pub(super) async fn found(&self) {
+        self.found.cancelled().await;
     }
 }
 
@@ -103,15 +119,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
             let newline = memchr::memchr(b'\n', available);
             let taken = newline.unwrap_or(available.len());
             let part = available.get(..taken).unwrap_or_default();
-            if self.line.len() + part.len() > FRAME_BYTES_MAX {
-                self.fault.set(format!(
-                    "it sent a message of more than {} MiB",
-                    FRAME_BYTES_MAX >> 20
-                ));
-                return false;
-            }
             if let Err(problem) = self.scan.take(part) {
-                self.fault.set(format!("it sent a message {problem}"));
+                self.fault.refuse(&problem);
                 return false;
             }
             self.line.extend_from_slice(part);
@@ -210,10 +219,11 @@ pub(super) fn fuzz(data: &[u8]) {
     }
 }
 
-/// Counts depth and values of a line before it is parsed. The result does not depend on how the
-/// line is split into chunks.
+/// Counts bytes, depth and values of a message before it is parsed. The result does not depend on
+/// how the message is split into chunks.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scan {
+    bytes: usize,
     depth: usize,
     parts: usize,
     in_string: bool,
@@ -221,7 +231,16 @@ pub(super) struct Scan {
 }
 
 impl Scan {
+    /// What is wrong with a message of more than [`FRAME_BYTES_MAX`].
+    pub(super) fn too_long() -> String {
+        format!("of more than {} MiB", FRAME_BYTES_MAX >> 20)
+    }
+
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.bytes += bytes.len();
+        if self.bytes > FRAME_BYTES_MAX {
+            return Err(Self::too_long());
+        }
         for byte in bytes {
             match byte {
                 _ if self.escaped => self.escaped = false,

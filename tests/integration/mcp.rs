@@ -5,6 +5,7 @@
 //! `target/mcp-peers`, where `.ci/run` installs them with npm and pip. A test whose server is
 //! missing prints SKIPPED.
 
+mod bounds;
 mod modern;
 mod real;
 mod strangers;
