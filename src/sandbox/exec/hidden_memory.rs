@@ -9,6 +9,8 @@ use std::{
     os::unix::fs::MetadataExt,
 };
 
+use super::processes::shown;
+
 /// Prefixes of the names of shared memory that is no file of a disk.
 const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/zero (deleted)", "/SYSV", "/dev/shm/"];
 
@@ -31,7 +33,8 @@ impl HiddenMemory {
         let mut files = HashMap::<u64, u64>::new();
         let mut reads = reads_max;
         for pid in tree {
-            for fd in fs::read_dir(format!("/proc/{pid}/fd"))
+            let shown = shown(*pid);
+            for fd in fs::read_dir(format!("{shown}/fd"))
                 .into_iter()
                 .flatten()
                 .flatten()
@@ -53,7 +56,7 @@ impl HiddenMemory {
                     _ => {}
                 }
             }
-            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+            let maps = fs::read_to_string(format!("{shown}/maps")).unwrap_or_default();
             for (inode, mapped) in maps.lines().take(reads).filter_map(shared_memory) {
                 let bytes = files.entry(inode).or_default();
                 *bytes = (*bytes).max(mapped);
@@ -73,7 +76,9 @@ pub(super) fn open_files(tree: &[i32]) -> u64 {
         let folder = format!("/proc/{pid}/fd");
         // Linux 6.2 and later report the number as the folder's size.
         match fs::metadata(&folder).map_or(0, |folder| folder.len()) {
-            0 => fs::read_dir(folder).map_or(0, |files| files.count() as u64),
+            0 => {
+                fs::read_dir(format!("{}/fd", shown(*pid))).map_or(0, |files| files.count() as u64)
+            }
             count => count,
         }
     };
@@ -88,7 +93,7 @@ pub(super) fn open_sockets(tree: &[i32], sockets_max: u64) -> u64 {
         if sockets.len() as u64 >= sockets_max {
             break;
         }
-        for file in fs::read_dir(format!("/proc/{pid}/fd"))
+        for file in fs::read_dir(format!("{}/fd", shown(*pid)))
             .into_iter()
             .flatten()
             .flatten()

@@ -335,7 +335,7 @@ impl Job {
 
     /// Whether the job is checked against the memory that the machine loses.
     pub(super) fn is_suspect(&self) -> bool {
-        self.before.is_some() && self.status.is_none() && self.killed().is_none()
+        self.before.is_some() && self.is_running()
     }
 
     /// Whether the machine has lost so much memory since the job began that its processes must be
@@ -420,6 +420,15 @@ impl Job {
         }
         self.counted_files = files;
         Hurry::AtOnce
+    }
+
+    /// Whether the job has not ended and is not being ended.
+    pub(super) fn is_running(&self) -> bool {
+        self.status.is_none() && self.killed().is_none()
+    }
+
+    pub(super) fn stop_watching(&mut self) {
+        self.end(Ending::Limit("all epoll watches of its user".to_owned()));
     }
 
     fn stop_hoarding(&mut self) {

@@ -288,8 +288,11 @@ impl Buffer {
         let of_children: u64 = fields.nth(1)?.parse().ok()?;
         let threads = fields.nth(2)?.parse().ok()?;
         let began = fields.nth(1)?.parse().ok()?;
-        let virtual_bytes = fields.next()?.parse().ok()?;
-        let resident_pages = fields.next()?.parse().ok()?;
+        let mut virtual_bytes = fields.next()?.parse().ok()?;
+        let mut resident_pages = fields.next()?.parse().ok()?;
+        if virtual_bytes == 0 && threads > 1 {
+            (virtual_bytes, resident_pages) = sizes(&shown(pid)).unwrap_or_default();
+        }
         Some((
             parent,
             Seen {
@@ -343,7 +346,11 @@ fn pids() -> impl Iterator<Item = i32> {
 pub(super) fn memory_of(tree: &[i32]) -> Held {
     let mut held = Held::default();
     for pid in tree {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let mut text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        if !text.contains("RssAnon") {
+            let shown = format!("{}/status", shown(*pid));
+            text = fs::read_to_string(shown).unwrap_or_default();
+        }
         for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
             let of = match name {
                 "RssAnon" | "VmSwap" => &mut held.private,
@@ -361,6 +368,39 @@ pub(super) fn memory_of(tree: &[i32]) -> Held {
         }
     }
     held
+}
+
+/// The folder of `/proc` that shows memory and files of a process: its own, or that of another of its
+/// threads when the main thread has ended. Of such a process, `/proc/PID` shows nothing.
+pub(super) fn shown(pid: i32) -> String {
+    let own = format!("/proc/{pid}");
+    if !has_ended(&own) {
+        return own;
+    }
+    let threads = fs::read_dir(format!("{own}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut living = threads
+        .map(|thread| format!("{own}/task/{}", thread.file_name().to_string_lossy()))
+        .filter(|thread| !has_ended(thread));
+    living.next().unwrap_or(own)
+}
+
+/// Whether a thread has ended and only its entry is left.
+fn has_ended(folder: &str) -> bool {
+    let stat = fs::read(format!("{folder}/stat")).unwrap_or_default();
+    let end = stat.iter().rposition(|byte| *byte == b')');
+    let state = end.and_then(|end| stat.get(end + 2));
+    state.is_none_or(|state| matches!(state, b'Z' | b'X'))
+}
+
+/// Bytes of address space and resident pages.
+fn sizes(folder: &str) -> Option<(u64, u64)> {
+    let stat = fs::read(format!("{folder}/stat")).ok()?;
+    let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 1..)?;
+    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    Some((fields.nth(20)?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 /// Start time of a process, in ticks since boot.

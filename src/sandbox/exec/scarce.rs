@@ -4,6 +4,8 @@
 
 use std::{fs, sync::LazyLock};
 
+use super::processes::shown;
+
 /// Open files of a command below which its files are not looked at one by one.
 const FILES_FROM: u64 = 24;
 
@@ -40,11 +42,22 @@ pub(super) fn excess(tree: &[i32], open_files: u64) -> Option<String> {
     excess_over(tree, *BOUNDS)
 }
 
+/// Whether this user has no watch of epoll left. A file whose descriptor was closed, while a thread
+/// waits for it, is seen in no process, so what [`excess`] counts is not all.
+pub(super) fn are_watches_gone() -> bool {
+    use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
+    let (Ok(epoll), Ok((end, _other))) = (create(CreateFlags::CLOEXEC), rustix::pipe::pipe())
+    else {
+        return false;
+    };
+    add(&epoll, &end, EventData::new_u64(0), EventFlags::IN) == Err(rustix::io::Errno::NOSPC)
+}
+
 fn excess_over(tree: &[i32], bounds: Bounds) -> Option<String> {
     let mut reads = READS_MAX;
     let (mut watches, mut notifiers, mut terminals) = (0, 0, 0);
-    for pid in tree {
-        for fd in fs::read_dir(format!("/proc/{pid}/fd"))
+    for shown in tree.iter().map(|pid| shown(*pid)) {
+        for fd in fs::read_dir(format!("{shown}/fd"))
             .into_iter()
             .flatten()
             .flatten()
@@ -55,7 +68,7 @@ fn excess_over(tree: &[i32], bounds: Bounds) -> Option<String> {
             reads = left;
             let to = fs::read_link(fd.path()).unwrap_or_default();
             match to.as_os_str().as_encoded_bytes() {
-                b"anon_inode:[eventpoll]" => watches += watches_of(*pid, &fd.file_name()),
+                b"anon_inode:[eventpoll]" => watches += watches_of(&shown, &fd.file_name()),
                 b"anon_inode:inotify" => notifiers += 1,
                 b"/dev/ptmx" | b"/dev/pts/ptmx" => terminals += 1,
                 _ => continue,
@@ -76,9 +89,8 @@ fn excess_over(tree: &[i32], bounds: Bounds) -> Option<String> {
 }
 
 /// Watches of an epoll descriptor, one line each of what the kernel shows of it.
-fn watches_of(pid: i32, fd: &std::ffi::OsStr) -> u64 {
-    let shown = format!("/proc/{pid}/fdinfo/{}", fd.to_string_lossy());
-    let text = fs::read(shown).unwrap_or_default();
+fn watches_of(shown: &str, fd: &std::ffi::OsStr) -> u64 {
+    let text = fs::read(format!("{shown}/fdinfo/{}", fd.to_string_lossy())).unwrap_or_default();
     text.split(|byte| *byte == b'\n')
         .filter(|line| line.starts_with(b"tfd:"))
         .count() as u64

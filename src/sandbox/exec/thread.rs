@@ -27,6 +27,7 @@ use super::{
     parked::{ControlGroups, Starter},
     piped_job::PipedJob,
     processes::{Paused, Processes, total},
+    scarce,
     termination::{Terminate, Terminator},
 };
 use crate::{fair::Place, mask};
@@ -400,6 +401,7 @@ impl Thread {
         if is_due {
             let all = Processes::read();
             self.check_memory(&all);
+            self.check_watches(&all);
             self.limit_check = Some(LimitCheck {
                 all,
                 next: 0,
@@ -503,6 +505,19 @@ impl Thread {
             .map(|available| (available, available));
         if is_needed {
             self.end_losing(all);
+        }
+    }
+
+    /// Ends the command that has taken the most kernel time when the user has no watch of epoll left:
+    /// the host could accept no connection.
+    fn check_watches(&mut self, all: &Processes) {
+        if self.jobs.is_empty() || !scarce::are_watches_gone() {
+            return;
+        }
+        let spent = |job: &Job| all.system_ticks(&all.tree(job.root()));
+        let jobs = self.jobs.values_mut().filter(|job| job.is_running());
+        if let Some(job) = jobs.max_by_key(|job| spent(job)) {
+            job.stop_watching();
         }
     }
 

@@ -2,6 +2,7 @@
 // than MIB.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,9 +133,15 @@ static void terminals(long count) {
         if (posix_openpt(O_RDWR) < 0) hold("refused");
 }
 
-int main(int argc, char **argv) {
-    long mib = argc > 2 ? atol(argv[2]) : 0;
+static void private(long mib) {
+    for (long n = 0; n < mib; n++) memset(malloc(1 << 20), 1, 1 << 20);
+}
+
+static void *attack(void *given) {
+    char **argv = given;
+    long mib = argv[2] ? atol(argv[2]) : 0;
     memset(block, 'x', sizeof block);
+    if (!strcmp(argv[1], "private")) private(mib);
     if (!strcmp(argv[1], "memfd")) memfd(mib);
     if (!strcmp(argv[1], "sockets")) sockets(mib);
     if (!strcmp(argv[1], "empty")) empty(mib);
@@ -144,4 +152,13 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "shared")) shared(mib);
     if (!strcmp(argv[1], "tables")) tables(mib);
     hold("held");
+    return NULL;
+}
+
+// With a third argument, after the main thread has ended: /proc/PID shows nothing of such a process.
+int main(int argc, char **argv) {
+    pthread_t thread;
+    if (argc < 4) attack(argv);
+    pthread_create(&thread, NULL, attack, argv);
+    syscall(SYS_exit, 0);
 }

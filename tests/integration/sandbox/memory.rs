@@ -40,7 +40,7 @@ fn hoard() -> (tempfile::TempDir, PathBuf) {
     // A test that runs as another user names a source that this user may read.
     let source = std::env::var_os("CALLBOARD_TEST_HOARD").map_or_else(here, PathBuf::from);
     let built = std::process::Command::new("cc")
-        .args(["-O1", "-o"])
+        .args(["-O1", "-pthread", "-o"])
         .arg(&program)
         .arg(source)
         .status()
@@ -315,6 +315,15 @@ async fn a_command_without_a_control_group_has_a_bound_of_open_files() {
         "more than 32768 open files",
     )
     .await;
+}
+
+#[tokio::test]
+async fn memory_and_files_of_a_process_without_its_main_thread_count() {
+    let test = "memory_and_files_of_a_process_without_its_main_thread_count";
+    meets_without_a_group(test, "private 1200 thread", "more than 256 MiB of memory").await;
+    meets_without_a_group(test, "tables 1200 thread", "more than 256 MiB of memory").await;
+    takes_no_more_than_a_part(test, "notifiers 100 thread", " inotify instances").await;
+    takes_no_more_than_a_part(test, "watches 12 thread", " epoll watches").await;
 }
 
 /// Runs an attack in both boundaries and checks that it is refused by the kernel or meets a limit.
