@@ -408,6 +408,7 @@ static void kernel(void) {
     REACH("io_uring: set up", syscall(SYS_io_uring_setup, 1, room));
     REACH("io_uring: enter", syscall(SYS_io_uring_enter, -1, 0, 0, 0, 0, 0));
     REACH("io_uring: register", syscall(SYS_io_uring_register, -1, 0, 0, 0));
+    REACH("asynchronous requests: set up", syscall(SYS_io_setup, 1, room));
     REACH("bpf", syscall(SYS_bpf, 0, room, sizeof room));
     REACH("perf", ({ *(int *)(room + 4) = 112; *(int *)room = 1; syscall(SYS_perf_event_open, room, 0, -1, -1, 0); }));
     REACH("userfaultfd", syscall(SYS_userfaultfd, 0));

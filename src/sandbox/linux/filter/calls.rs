@@ -17,6 +17,8 @@ pub(super) const REFUSED: &[i64] = &[
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
+    // The machine has one number of such requests for all users.
+    libc::SYS_io_setup,
     // Kernel keyrings: a command would find the keys of the host's session, and could leave data
     // for the next command.
     libc::SYS_add_key,

@@ -149,7 +149,16 @@ fn limit(limits: &ExecLimits) -> Result<(), rustix::io::Errno> {
     // The kernel counts all processes of the user, whoever started them. Adding the current total
     // leaves the command its own limit.
     let processes = u64::from(total().saturating_add(limits.processes));
+    // These two are compared with what all processes of the user have: above half, only commands
+    // are refused.
+    let half = |resource| {
+        rustix::process::getrlimit(resource)
+            .current
+            .map_or(u64::MAX, |all| all / 2)
+    };
     for (resource, most) in [
+        (Resource::Sigpending, half(Resource::Sigpending)),
+        (Resource::Msgqueue, half(Resource::Msgqueue)),
         (Resource::Core, 0),
         (Resource::Nofile, limits.open_files),
         (Resource::Nproc, processes),
