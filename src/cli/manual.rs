@@ -28,6 +28,7 @@ pub(super) fn run(args: &ManualArgs) -> Result<Done, Failure> {
             crate::os_error::words(&error)
         ))
     };
+    refuse_links("the manual in", &args.folder)?;
     std::fs::create_dir_all(&args.folder).map_err(failed)?;
     for entry in std::fs::read_dir(&args.folder).map_err(failed)?.flatten() {
         if is_page(&entry.file_name()) {
