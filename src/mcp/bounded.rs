@@ -29,7 +29,10 @@ use rmcp::{
 };
 use sse_stream::SseStream;
 
-use super::stdio::{FRAME_BYTES_MAX, Fault, Scan};
+use super::{
+    intake::Intake,
+    stdio::{FRAME_BYTES_MAX, Fault, Scan},
+};
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
@@ -46,12 +49,17 @@ type Failure = StreamableHttpError<reqwest::Error>;
 pub(super) struct Bounded {
     client: Client,
     fault: Fault,
+    intake: Intake,
 }
 
 impl Bounded {
     /// `fault` is set by the first message that breaks a bound.
     pub(super) fn new(client: Client, fault: Fault) -> Self {
-        Self { client, fault }
+        Self {
+            client,
+            fault,
+            intake: Intake::new(),
+        }
     }
 
     /// Sends a request with the headers that all have; a challenge is an error.
@@ -107,7 +115,8 @@ impl Bounded {
         Ok(body)
     }
 
-    /// The events of a response; in place of one that breaks a bound there is an error.
+    /// The events of a response, at the pace of the connection; in place of one that breaks a bound
+    /// there is an error.
     fn events(&self, response: Response) -> BoxedSseResponse {
         let (long, refused) = (self.fault.clone(), self.fault.clone());
         let mut size = EventSize::default();
@@ -117,6 +126,16 @@ impl Bounded {
                 return Err(io::Error::other(long.refuse(&Scan::too_long())));
             }
             Ok(part)
+        });
+        let intake = self.intake.clone();
+        let bytes = bytes.then(move |part| {
+            let intake = intake.clone();
+            async move {
+                if let Ok(part) = &part {
+                    intake.take(part).await;
+                }
+                part
+            }
         });
         SseStream::from_bytes_stream(bytes)
             .map(move |event| {

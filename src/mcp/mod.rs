@@ -23,6 +23,7 @@ mod definitions;
 mod stdio;
 mod guarded;
 mod http;
+mod intake;
 mod bounded;
 mod paced;
 mod resources;

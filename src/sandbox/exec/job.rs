@@ -128,6 +128,8 @@ pub(super) struct Job {
     before: Option<Machine>,
     /// Memory held at the last check.
     held: Held,
+    /// What it had of scarce things at the last check.
+    scarce: scarce::Taken,
     /// Number of open files when its sockets were last counted.
     counted_files: u64,
     nonce: String,
@@ -189,6 +191,7 @@ impl Job {
             group,
             emptying: None,
             held: Held::default(),
+            scarce: scarce::Taken::default(),
             counted_files: 0,
             nonce: launch.nonce,
             shown: launch.shown,
@@ -305,8 +308,11 @@ impl Job {
             )));
         } else if is_over || self.held.sum() > self.memory_max {
             self.stop_hoarding();
-        } else if let Some(excess) = scarce::excess(&tree, open_files(&tree)) {
-            self.end(Ending::Limit(excess));
+        } else {
+            match scarce::taken(&tree, open_files(&tree)) {
+                Ok(taken) => self.scarce = taken,
+                Err(excess) => self.end(Ending::Limit(excess)),
+            }
         }
         self.disk.watch(&tree, all.system_ticks(&tree));
     }
@@ -427,8 +433,13 @@ impl Job {
         self.status.is_none() && self.killed().is_none()
     }
 
-    pub(super) fn stop_watching(&mut self) {
-        self.end(Ending::Limit("all epoll watches of its user".to_owned()));
+    /// What the job had of scarce things at the last check.
+    pub(super) fn scarce(&self) -> scarce::Taken {
+        self.scarce
+    }
+
+    pub(super) fn stop_taking(&mut self, kind: scarce::Kind) {
+        self.end(Ending::Limit(kind.excess_of_all()));
     }
 
     fn stop_hoarding(&mut self) {

@@ -4,6 +4,8 @@
 
 use std::{fs, sync::LazyLock};
 
+use rustix::{fs::inotify, io::Errno};
+
 use super::processes::shown;
 
 /// Open files of a command below which its files are not looked at one by one.
@@ -12,50 +14,198 @@ const FILES_FROM: u64 = 24;
 /// Descriptors that are looked at in one check.
 const READS_MAX: usize = 32 * 1024;
 
-/// How much of each a command may have.
+/// One of the things that are scarce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Bounds {
+pub(super) enum Kind {
+    Watches,
+    Notifiers,
+    Terminals,
+}
+
+impl Kind {
+    const ALL: [Self; 3] = [Self::Watches, Self::Notifiers, Self::Terminals];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Watches => "epoll watches",
+            Self::Notifiers => "inotify instances",
+            Self::Terminals => "pseudo-terminals",
+        }
+    }
+
+    /// Why a command ends that has most of what all commands have together.
+    pub(super) fn excess_of_all(self) -> String {
+        format!("more {} than all commands may have together", self.name())
+    }
+}
+
+/// How many of each there are: of a command, or allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Taken {
     watches: u64,
     notifiers: u64,
     terminals: u64,
 }
 
-/// Parts of what the kernel allows, so that many commands at once leave enough.
-static BOUNDS: LazyLock<Bounds> = LazyLock::new(|| {
+impl Taken {
+    pub(super) fn of(self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Watches => self.watches,
+            Kind::Notifiers => self.notifiers,
+            Kind::Terminals => self.terminals,
+        }
+    }
+
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            watches: self.watches.saturating_add(other.watches),
+            notifiers: self.notifiers.saturating_add(other.notifiers),
+            terminals: self.terminals.saturating_add(other.terminals),
+        }
+    }
+
+    /// The first kind of which this is more than `bounds`.
+    fn above(self, bounds: Self) -> Option<Kind> {
+        let mut kinds = Kind::ALL.into_iter();
+        kinds.find(|kind| self.of(*kind) > bounds.of(*kind))
+    }
+}
+
+/// What the kernel allows.
+static ALLOWED: LazyLock<Taken> = LazyLock::new(|| {
     let allowed = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default();
         text.trim().parse::<u64>().unwrap_or(u64::MAX)
     };
-    Bounds {
-        watches: (allowed("fs/epoll/max_user_watches") / 32).max(4096),
-        notifiers: (allowed("fs/inotify/max_user_instances") / 4).max(8),
-        terminals: (allowed("kernel/pty/max") / 8).max(16),
+    Taken {
+        watches: allowed("fs/epoll/max_user_watches"),
+        notifiers: allowed("fs/inotify/max_user_instances"),
+        terminals: allowed("kernel/pty/max"),
     }
 });
 
-/// Why a command that consists of these processes must end: it has more than its part of something.
-/// What several processes share counts for each.
-pub(super) fn excess(tree: &[i32], open_files: u64) -> Option<String> {
+/// What one command may have: parts of what the kernel allows, so that others have enough.
+static BOUNDS: LazyLock<Taken> = LazyLock::new(|| Taken {
+    watches: (ALLOWED.watches / 32).max(4096),
+    notifiers: (ALLOWED.notifiers / 4).max(8),
+    terminals: (ALLOWED.terminals / 8).max(16),
+});
+
+/// What all commands may have together: half of what the kernel allows.
+static SUMS: LazyLock<Taken> = LazyLock::new(|| Taken {
+    watches: ALLOWED.watches / 2,
+    notifiers: ALLOWED.notifiers / 2,
+    terminals: ALLOWED.terminals / 2,
+});
+
+/// Fewer than this part of what the kernel allows is never a reason to end a command.
+const BLAMED_SHARE: u64 = 32;
+
+/// Inotify instances and terminals that must be left, for the host and what starts next.
+const LEFT_MIN: u64 = 4;
+
+/// What a command that consists of these processes has, or why it must end: it has more than its
+/// part of something. What several processes share counts for each.
+pub(super) fn taken(tree: &[i32], open_files: u64) -> Result<Taken, String> {
     if open_files < FILES_FROM {
-        return None;
+        return Ok(Taken::default());
     }
-    excess_over(tree, *BOUNDS)
+    taken_within(tree, *BOUNDS)
 }
 
-/// Whether this user has no watch of epoll left. A file whose descriptor was closed, while a thread
-/// waits for it, is seen in no process, so what [`excess`] counts is not all.
-pub(super) fn are_watches_gone() -> bool {
+/// The kind of which all commands together have more than their part.
+pub(super) fn excess_of_all(sum: Taken) -> Option<Kind> {
+    sum.above(*SUMS)
+}
+
+/// Whether a command is to be blamed that has, or may have, this many of a kind.
+pub(super) fn is_blamed(kind: Kind, count: u64) -> bool {
+    count >= (ALLOWED.of(kind) / BLAMED_SHARE).max(LEFT_MIN)
+}
+
+/// A kind of which this user, or the machine, has nearly none left. A file whose descriptor was
+/// closed, while a thread waits for it, is seen in no process, so what [`taken`] counts is not all.
+pub(super) fn gone() -> Option<Kind> {
+    let terminals = fs::read_to_string("/proc/sys/kernel/pty/nr").unwrap_or_default();
+    let terminals = terminals.trim().parse().unwrap_or(0_u64);
+    if are_watches_gone() {
+        return Some(Kind::Watches);
+    }
+    if terminals.saturating_add(LEFT_MIN) > ALLOWED.terminals {
+        return Some(Kind::Terminals);
+    }
+    let notifiers: Vec<_> = (0..LEFT_MIN)
+        .map(|_| inotify::init(inotify::CreateFlags::CLOEXEC))
+        .collect();
+    let is_none_left = notifiers
+        .iter()
+        .any(|notifier| notifier.as_ref().err() == Some(&Errno::MFILE));
+    is_none_left.then_some(Kind::Notifiers)
+}
+
+fn are_watches_gone() -> bool {
     use rustix::event::epoll::{CreateFlags, EventData, EventFlags, add, create};
     let (Ok(epoll), Ok((end, _other))) = (create(CreateFlags::CLOEXEC), rustix::pipe::pipe())
     else {
         return false;
     };
-    add(&epoll, &end, EventData::new_u64(0), EventFlags::IN) == Err(rustix::io::Errno::NOSPC)
+    add(&epoll, &end, EventData::new_u64(0), EventFlags::IN) == Err(Errno::NOSPC)
 }
 
-fn excess_over(tree: &[i32], bounds: Bounds) -> Option<String> {
+/// Most files that the threads of these processes wait for. The kernel keeps such a file although
+/// its descriptor was closed.
+pub(super) fn awaited_files(tree: &[i32]) -> u64 {
+    let threads = tree
+        .iter()
+        .flat_map(|pid| {
+            fs::read_dir(format!("/proc/{pid}/task"))
+                .into_iter()
+                .flatten()
+        })
+        .flatten();
+    let of = |thread: fs::DirEntry| {
+        let call = fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
+        files_of_call(&call)
+    };
+    threads.take(READS_MAX).map(of).sum()
+}
+
+/// Files that a call waits for, from the line of `/proc` that shows its number and arguments.
+fn files_of_call(line: &str) -> u64 {
+    let mut words = line.split_ascii_whitespace();
+    let Some(call) = words.next().and_then(|word| word.parse::<i64>().ok()) else {
+        return 0; // runs, or is not shown
+    };
+    let mut argument = |at: usize| {
+        let word = words.nth(at)?.strip_prefix("0x")?;
+        u64::from_str_radix(word, 16).ok()
+    };
+    // The older names of these calls exist on some processors only.
+    #[cfg(target_arch = "x86_64")]
+    let (polls, selects, waits) = (
+        [libc::SYS_poll, libc::SYS_ppoll],
+        [libc::SYS_select, libc::SYS_pselect6],
+        [libc::SYS_epoll_wait, libc::SYS_epoll_pwait],
+    );
+    #[cfg(not(target_arch = "x86_64"))]
+    let (polls, selects, waits) = (
+        [libc::SYS_ppoll],
+        [libc::SYS_pselect6],
+        [libc::SYS_epoll_pwait],
+    );
+    if polls.contains(&call) {
+        argument(1).unwrap_or(0)
+    } else if selects.contains(&call) {
+        argument(0).unwrap_or(0)
+    } else {
+        let reads = [libc::SYS_read, libc::SYS_readv, libc::SYS_epoll_pwait2];
+        u64::from(waits.contains(&call) || reads.contains(&call))
+    }
+}
+
+fn taken_within(tree: &[i32], bounds: Taken) -> Result<Taken, String> {
     let mut reads = READS_MAX;
-    let (mut watches, mut notifiers, mut terminals) = (0, 0, 0);
+    let mut taken = Taken::default();
     for shown in tree.iter().map(|pid| shown(*pid)) {
         for fd in fs::read_dir(format!("{shown}/fd"))
             .into_iter()
@@ -63,29 +213,22 @@ fn excess_over(tree: &[i32], bounds: Bounds) -> Option<String> {
             .flatten()
         {
             let Some(left) = reads.checked_sub(1) else {
-                return Some(format!("more than {READS_MAX} open files"));
+                return Err(format!("more than {READS_MAX} open files"));
             };
             reads = left;
             let to = fs::read_link(fd.path()).unwrap_or_default();
             match to.as_os_str().as_encoded_bytes() {
-                b"anon_inode:[eventpoll]" => watches += watches_of(&shown, &fd.file_name()),
-                b"anon_inode:inotify" => notifiers += 1,
-                b"/dev/ptmx" | b"/dev/pts/ptmx" => terminals += 1,
+                b"anon_inode:[eventpoll]" => taken.watches += watches_of(&shown, &fd.file_name()),
+                b"anon_inode:inotify" => taken.notifiers += 1,
+                b"/dev/ptmx" | b"/dev/pts/ptmx" => taken.terminals += 1,
                 _ => continue,
             }
-            let over = [
-                (watches, bounds.watches, "epoll watches"),
-                (notifiers, bounds.notifiers, "inotify instances"),
-                (terminals, bounds.terminals, "pseudo-terminals"),
-            ]
-            .into_iter()
-            .find(|(count, max, _)| count > max);
-            if let Some((_, max, what)) = over {
-                return Some(format!("more than {max} {what}"));
+            if let Some(kind) = taken.above(bounds) {
+                return Err(format!("more than {} {}", bounds.of(kind), kind.name()));
             }
         }
     }
-    None
+    Ok(taken)
 }
 
 /// Watches of an epoll descriptor, one line each of what the kernel shows of it.
@@ -113,18 +256,73 @@ mod tests {
             let flags = rustix::event::epoll::EventFlags::IN;
             rustix::event::epoll::add(&epoll, end, data, flags).unwrap();
         }
-        let bounds = |watches| Bounds {
+        let bounds = |watches| Taken {
             watches,
             notifiers: u64::MAX,
             terminals: u64::MAX,
         };
 
         assert_eq!(
-            excess_over(&own, bounds(3)).as_deref(),
-            Some("more than 3 epoll watches")
+            taken_within(&own, bounds(3)).unwrap_err(),
+            "more than 3 epoll watches"
         );
         // Other tests of this process have event loops of their own.
-        assert_eq!(excess_over(&own, bounds(100_000)), None);
-        assert_eq!(excess(&own, 0), None);
+        assert!(taken_within(&own, bounds(100_000)).unwrap().watches >= 4);
+        assert_eq!(taken(&own, 0), Ok(Taken::default()));
+    }
+
+    #[test]
+    fn commands_together_may_have_half_and_who_has_little_is_not_blamed() {
+        let of = |notifiers| Taken {
+            notifiers,
+            ..Taken::default()
+        };
+        let half = ALLOWED.notifiers / 2;
+
+        assert_eq!(excess_of_all(of(half)), None);
+        assert_eq!(excess_of_all(of(half).plus(of(1))), Some(Kind::Notifiers));
+        assert!(!is_blamed(Kind::Notifiers, LEFT_MIN - 1));
+        assert!(is_blamed(Kind::Notifiers, half));
+    }
+
+    #[test]
+    fn files_that_a_thread_waits_for_are_counted_without_their_descriptors() {
+        let call = |number: i64, arguments: &str| format!("{number} {arguments} 0x7ffd 0x7f01");
+
+        assert_eq!(
+            files_of_call(&call(libc::SYS_ppoll, "0x7f00 0x3e8 0x0 0x0 0x0 0x0")),
+            1000
+        );
+        assert_eq!(
+            files_of_call(&call(libc::SYS_pselect6, "0x40 0x0 0x0 0x0 0x0 0x0")),
+            64
+        );
+        assert_eq!(
+            files_of_call(&call(libc::SYS_read, "0x3 0x7f00 0x10 0x0 0x0 0x0")),
+            1
+        );
+        assert_eq!(
+            files_of_call(&call(libc::SYS_futex, "0x7f00 0x80 0x0 0x0 0x0 0x0")),
+            0
+        );
+        assert_eq!(files_of_call("running\n"), 0);
+        assert_eq!(files_of_call(""), 0);
+    }
+
+    #[test]
+    fn a_thread_that_polls_files_keeps_them_and_is_seen() {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let waiting = std::thread::spawn(move || {
+            use rustix::event::{PollFd, PollFlags, poll};
+            let mut files = vec![PollFd::new(&read, PollFlags::IN); 700];
+            poll(&mut files, None).unwrap();
+        });
+
+        while awaited_files(&[own]) < 700 {
+            std::thread::yield_now();
+        }
+        drop(write);
+        waiting.join().unwrap();
     }
 }

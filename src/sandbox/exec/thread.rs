@@ -401,7 +401,7 @@ impl Thread {
         if is_due {
             let all = Processes::read();
             self.check_memory(&all);
-            self.check_watches(&all);
+            self.check_gone(&all);
             self.limit_check = Some(LimitCheck {
                 all,
                 next: 0,
@@ -508,16 +508,45 @@ impl Thread {
         }
     }
 
-    /// Ends the command that has taken the most kernel time when the user has no watch of epoll left:
-    /// the host could accept no connection.
-    fn check_watches(&mut self, all: &Processes) {
-        if self.jobs.is_empty() || !scarce::are_watches_gone() {
+    /// Ends the command that has, or may have, most of what is nearly gone. Of epoll watches, the one
+    /// that has taken the most kernel time: without a watch the host accepts no connection.
+    fn check_gone(&mut self, all: &Processes) {
+        if self.jobs.is_empty() {
             return;
         }
-        let spent = |job: &Job| all.system_ticks(&all.tree(job.root()));
+        let Some(kind) = scarce::gone() else { return };
+        let has = |job: &Job| {
+            let tree = all.tree(job.root());
+            match kind {
+                scarce::Kind::Watches => (all.system_ticks(&tree), true),
+                kind => {
+                    let count = job.scarce().of(kind) + scarce::awaited_files(&tree);
+                    (count, scarce::is_blamed(kind, count))
+                }
+            }
+        };
         let jobs = self.jobs.values_mut().filter(|job| job.is_running());
-        if let Some(job) = jobs.max_by_key(|job| spent(job)) {
-            job.stop_watching();
+        if let Some((job, (_, true))) = jobs
+            .map(|job| {
+                let has = has(job);
+                (job, has)
+            })
+            .max_by_key(|(_, has)| *has)
+        {
+            job.stop_taking(kind);
+        }
+    }
+
+    /// Ends the command that has most of something of which all commands have too much together.
+    fn check_scarce(&mut self) {
+        let running = || self.jobs.values().filter(|job| job.is_running());
+        let sum = running().fold(scarce::Taken::default(), |sum, job| sum.plus(job.scarce()));
+        let Some(kind) = scarce::excess_of_all(sum) else {
+            return;
+        };
+        let jobs = self.jobs.values_mut().filter(|job| job.is_running());
+        if let Some(job) = jobs.max_by_key(|job| job.scarce().of(kind)) {
+            job.stop_taking(kind);
         }
     }
 
@@ -579,6 +608,7 @@ impl Thread {
             return;
         }
         self.check_disks();
+        self.check_scarce();
         self.checked_at = Instant::now();
         self.check_interval = CHECK_INTERVAL
             .max(limit_check.took * CHECK_SHARE)

@@ -2,6 +2,7 @@
 // than MIB.
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +139,24 @@ static void terminals(long count) {
         if (posix_openpt(O_RDWR) < 0) refused();
 }
 
+static void *wait_for(void *files) {
+    poll(files, 1000, -1);
+    return NULL;
+}
+
+// Notifiers without a descriptor: a thread waits for them, which keeps them open.
+static void awaited(long count) {
+    static struct pollfd files[1000];
+    for (long n = 0; n < 1000; n++) files[n].fd = -1;
+    long had = 0;
+    while (had < count && (files[had].fd = inotify_init()) >= 0) had++;
+    if (had == 0) refused();
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for, files);
+    usleep(20000);
+    for (long n = 0; n < had; n++) close(files[n].fd);
+}
+
 static void private(long mib) {
     for (long n = 0; n < mib; n++) memset(malloc(1 << 20), 1, 1 << 20);
 }
@@ -153,6 +172,7 @@ static void *attack(void *given) {
     if (!strcmp(argv[1], "files")) files(mib);
     if (!strcmp(argv[1], "watches")) watches(mib);
     if (!strcmp(argv[1], "notifiers")) notifiers(mib);
+    if (!strcmp(argv[1], "awaited")) awaited(mib);
     if (!strcmp(argv[1], "terminals")) terminals(mib);
     if (!strcmp(argv[1], "shared")) shared(mib);
     if (!strcmp(argv[1], "tables")) tables(mib);

@@ -350,7 +350,7 @@ async fn takes_no_more_than_a_part(test: &str, attack: &str, what: &str) {
             match result {
                 Err(SandboxError::Limit(limit)) => {
                     assert!(
-                        limit.starts_with("more than ") && limit.ends_with(what),
+                        limit.starts_with("more ") && limit.contains(what),
                         "{limit}"
                     );
                     stopped.fetch_add(1, Ordering::SeqCst);
@@ -389,6 +389,54 @@ async fn no_command_takes_all_notifiers_or_terminals_of_its_user() {
         let attack = format!("terminals {count}");
         takes_no_more_than_a_part(test, &attack, " pseudo-terminals").await;
     }
+}
+
+/// Commands that have a quarter of the notifiers each.
+#[tokio::test]
+async fn commands_together_leave_half_of_the_notifiers_of_their_user() {
+    let test = "commands_together_leave_half_of_the_notifiers_of_their_user";
+    let Some(count) = more_than_a_part("fs/inotify/max_user_instances", 4) else {
+        return;
+    };
+    let _alone = MACHINE.lock().await;
+    let (_folder, program) = hoard();
+    each_way(
+        fixtures(test, ExecLimits::default()),
+        async |(fixture, _)| {
+            if fixture.kind() == "landlock" {
+                return; // has no notifiers
+            }
+            fs::copy(&program, fixture.path("hoard")).unwrap();
+            let command = format!("./hoard notifiers {}", count - 8);
+            let cancel = CancellationToken::new();
+            let run = || fixture.exec(&command, Duration::from_secs(10), cancel.clone());
+            let ends = |ended: &Result<ExecResult, SandboxError>| {
+                let what = "more inotify instances than all commands may have together";
+                assert_eq!(*ended, Err(SandboxError::Limit(what.to_owned())));
+            };
+
+            let (first, second, third) = (run(), run(), run());
+            tokio::pin!(first, second, third);
+            // Two that remain are within the bound, so exactly one ends.
+            tokio::select! {
+                ended = &mut first => ends(&ended),
+                ended = &mut second => ends(&ended),
+                ended = &mut third => ends(&ended),
+            }
+            cancel.cancel();
+        },
+    )
+    .await;
+}
+
+/// Takes all that the user has, so it runs alone.
+#[tokio::test]
+async fn a_command_that_hides_all_notifiers_behind_a_waiting_thread_ends() {
+    if TestSize::pick(0, 0, 1) == 0 {
+        return;
+    }
+    let test = "a_command_that_hides_all_notifiers_behind_a_waiting_thread_ends";
+    takes_no_more_than_a_part(test, "awaited 1000", " inotify instances").await;
 }
 
 #[tokio::test]

@@ -217,6 +217,14 @@ pub(super) const CLONE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNET,
 ];
 
+/// Flags of `clone` of a thread, and those that a thread must have with it: the watch over a command
+/// counts the files of a process, which are those of all its threads only if they share them.
+pub(super) const THREAD: u64 = libc::CLONE_THREAD as u64;
+pub(super) const SHARES_FILES: u64 = libc::CLONE_FILES as u64;
+
+/// Flag of `close_range` that gives the calling thread open files of its own.
+pub(super) const CLOSE_UNSHARED: u64 = libc::CLOSE_RANGE_UNSHARE as u64;
+
 /// `ioctl` requests that put input into a terminal.
 pub(super) const CONTROLS: &[u64] = &[0x5412, 0x541C];
 

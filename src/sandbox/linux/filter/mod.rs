@@ -202,12 +202,20 @@ fn refused(behind: Behind) -> Result<Rules, String> {
     let flags = calls::CLONE_FLAGS
         .iter()
         .map(|flag| u64::from(flag.unsigned_abs()));
-    rules.insert(
-        libc::SYS_clone,
-        flags
-            .map(|flag| rule([is(0, Op::MaskedEq(flag), flag)]))
-            .collect::<Result<_, _>>()?,
+    let namespaces = flags.map(|flag| rule([is(0, Op::MaskedEq(flag), flag)]));
+    let files_apart = is(
+        0,
+        Op::MaskedEq(calls::THREAD | calls::SHARES_FILES),
+        calls::THREAD,
     );
+    let clones = namespaces.chain([rule([files_apart])]);
+    rules.insert(libc::SYS_clone, clones.collect::<Result<_, _>>()?);
+    let unshared = is(
+        2,
+        Op::MaskedEq(calls::CLOSE_UNSHARED),
+        calls::CLOSE_UNSHARED,
+    );
+    rules.insert(libc::SYS_close_range, vec![rule([unshared])?]);
     let kinds = (0..16)
         .filter(|kind| !calls::PAIRS.contains(kind))
         .map(|kind| rule([is(1, Op::MaskedEq(0xf), kind)]));

@@ -104,6 +104,34 @@ fn what_is_refused_behind_both_boundaries_is_refused_in_every_filter() {
 }
 
 #[test]
+fn threads_of_a_process_share_its_open_files() {
+    let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+    let with = |flags: i32| u64::from(flags.unsigned_abs());
+    for behind in every() {
+        let clone = |flags| verdict(behind, Uncounted::Allowed, libc::SYS_clone, &[flags]);
+        assert_eq!(clone(with(thread)), EPERM, "{behind:?}");
+        assert_eq!(
+            clone(with(thread | libc::CLONE_FILES)),
+            ALLOWED,
+            "{behind:?}"
+        );
+        assert_eq!(clone(17), ALLOWED, "{behind:?}: a process");
+
+        let close = |flags| {
+            let arguments = [3, 9, flags];
+            verdict(
+                behind,
+                Uncounted::Allowed,
+                libc::SYS_close_range,
+                &arguments,
+            )
+        };
+        assert_eq!(close(2), EPERM, "{behind:?}");
+        assert_eq!([close(0), close(4)], [ALLOWED; 2], "{behind:?}");
+    }
+}
+
+#[test]
 fn the_buffers_of_a_socket_keep_their_size_and_its_other_options_are_set() {
     const PRETENDED: u32 = 0x0005_0000;
     let set = |behind, level: i32, option: i32| {

@@ -1,0 +1,86 @@
+//! Bounds what one connection reads of event streams in a second. Comments, empty lines and events
+//! that are no message cost processor time and reach no filter of messages.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep_until};
+
+/// Bytes that a connection may read in a second; a whole message of the largest size may come at
+/// once.
+const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
+
+/// Bytes that the end of a line counts as.
+const LINE_BYTES: u64 = 128;
+
+/// What may be read at once after a pause, as time.
+const BURST: Duration = Duration::from_secs(1);
+
+/// The account of one connection; its clones share it.
+#[derive(Clone)]
+pub(super) struct Intake {
+    /// Until when what was read is paid for.
+    paid: Arc<Mutex<Instant>>,
+}
+
+impl Intake {
+    pub(super) fn new() -> Self {
+        Self {
+            paid: Arc::new(Mutex::new(Instant::now())),
+        }
+    }
+
+    /// Counts bytes that were read, and returns when reading may go on.
+    fn count(&self, bytes: &[u8]) -> Instant {
+        let lines = bytes
+            .iter()
+            .filter(|byte| matches!(byte, b'\n' | b'\r'))
+            .count() as u64;
+        let cost = bytes.len() as u64 + lines * LINE_BYTES;
+        let cost = Duration::from_micros(cost.saturating_mul(1_000_000) / BYTES_PER_SECOND);
+        let now = Instant::now();
+        let mut paid = self.paid.lock();
+        *paid = (*paid).max(now) + cost;
+        paid.checked_sub(BURST).unwrap_or(now)
+    }
+
+    /// Waits until what was read is within the bound. Cancel safe: the bytes stay counted.
+    pub(super) async fn take(&self, bytes: &[u8]) {
+        let until = self.count(bytes);
+        sleep_until(until).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn waited(intake: &Intake, bytes: &[u8]) -> Duration {
+        let begun = Instant::now();
+        intake.take(bytes).await;
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_message_comes_at_once_and_a_flood_at_the_bound() {
+        let intake = Intake::new();
+        let message = vec![b'x'; usize::try_from(BYTES_PER_SECOND).unwrap()];
+
+        assert!(waited(&intake, &message).await < Duration::from_millis(2));
+        let second = waited(&intake.clone(), &message).await;
+        assert!(
+            second.abs_diff(BURST) < Duration::from_millis(2),
+            "{second:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn empty_lines_and_comments_count_as_much_as_they_cost() {
+        let intake = Intake::new();
+        let flood = b":\n".repeat(100_000);
+
+        waited(&intake, &flood).await;
+        let waited = waited(&intake, &flood).await;
+        assert!(waited > BURST, "26 million bytes in all: {waited:?}");
+    }
+}
