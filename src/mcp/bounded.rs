@@ -127,7 +127,7 @@ impl Bounded {
             }
             Ok(part)
         });
-        let intake = self.intake.clone();
+        let (intake, values) = (self.intake.clone(), self.intake.clone());
         let bytes = bytes.then(move |part| {
             let intake = intake.clone();
             async move {
@@ -141,7 +141,9 @@ impl Bounded {
             .map(move |event| {
                 let event = event?;
                 let data = event.data.as_deref().unwrap_or_default();
-                let taken = Scan::default().take(data.as_bytes());
+                let mut scan = Scan::default();
+                let taken = scan.take(data.as_bytes());
+                values.take_values(scan.values());
                 taken.map_err(|problem| SseError::Body(refused.refuse(&problem).into()))?;
                 Ok(event)
             })

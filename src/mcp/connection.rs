@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     bounded::Bounded,
-    config::{McpServerConfig, McpTransport, PLAIN_ENVIRONMENT, TOOLS_MAX, Template},
+    config::{McpServerConfig, McpTransport, PLAIN_ENVIRONMENT, Template},
     definitions,
     guarded::{Guarded, ProgressSink, Watch},
     handshake::{Era, Refusal, shake_hands},
@@ -387,7 +387,7 @@ impl Connection {
     }
 
     async fn read_list(&self) -> Result<Listed, McpError> {
-        let mut tools = Vec::new();
+        let mut tools = definitions::ToolList::new(&self.masker);
         let mut cursor = None;
         for page in 0.. {
             if page == PAGES_MAX {
@@ -407,23 +407,20 @@ impl Connection {
                 .map_err(|_| self.failed("it ended"))?;
             match answer.map_err(|error| self.error(error))? {
                 ServerResult::ListToolsResult(list) => {
-                    tools.extend(list.tools);
                     cursor = list.next_cursor;
+                    if !tools.take(list.tools) {
+                        break;
+                    }
                 }
                 _ => {
                     return Err(self.failed("it answered `tools/list` with another kind of result"));
                 }
             }
-            if cursor.is_none() || tools.len() > TOOLS_MAX {
+            if cursor.is_none() {
                 break;
             }
         }
-        let listed = tools.len();
-        tools.truncate(TOOLS_MAX);
-        let (tools, mut left_out) = definitions::definitions(&tools, &self.masker);
-        if listed > TOOLS_MAX {
-            left_out.push(format!("all tools after the first {TOOLS_MAX}"));
-        }
+        let (tools, left_out) = tools.end();
         Ok(Listed {
             tools,
             left_out: left_out.into(),

@@ -1,6 +1,6 @@
 //! Converts a server's tool definitions and call results into Callboard's types. Pure.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, io, sync::Arc};
 
 use base64::{
     Engine as _,
@@ -13,7 +13,7 @@ use callboard_actors::{
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents, Tool};
 use serde_json::Value;
 
-use super::pins::digest;
+use super::{config::TOOLS_MAX, pins::digest, stdio::Scan};
 use crate::{
     mask::Masker,
     schema::JsonSchemas,
@@ -193,21 +193,60 @@ pub(super) fn masked(value: Value, mask: &dyn Fn(&str) -> String) -> Value {
     }
 }
 
-/// Converts all definitions, in the server's order; the second part is one line for each omitted
-/// tool.
-pub(super) fn definitions(
-    tools: &[Tool],
-    masker: &Masker,
-) -> (Arc<[McpToolDefinition]>, Vec<String>) {
-    let mut taken = Vec::<McpToolDefinition>::new();
-    let mut names = HashSet::new();
-    let mut left_out = Vec::new();
-    let mut more = 0_usize;
-    for tool in tools {
-        let problem = match definition(tool, masker) {
-            Ok(definition) if names.insert(definition.name.clone()) => {
-                taken.push(definition);
-                continue;
+/// A server's list of tools, taken page by page. A page is converted before the next is asked for, and
+/// all pages together have the bounds of one message: what a page holds in memory is much more.
+pub(super) struct ToolList<'a> {
+    masker: &'a Masker,
+    listed: usize,
+    size: Scan,
+    taken: Vec<McpToolDefinition>,
+    names: HashSet<String>,
+    left_out: Vec<String>,
+    /// Omitted tools without a line of their own.
+    more: usize,
+    /// Why tools after the last are omitted.
+    cut: Option<String>,
+}
+
+impl<'a> ToolList<'a> {
+    pub(super) fn new(masker: &'a Masker) -> Self {
+        Self {
+            masker,
+            listed: 0,
+            size: Scan::default(),
+            taken: Vec::new(),
+            names: HashSet::new(),
+            left_out: Vec::new(),
+            more: 0,
+            cut: None,
+        }
+    }
+
+    /// Takes a page; `false` if no further one counts.
+    pub(super) fn take(&mut self, tools: Vec<Tool>) -> bool {
+        for tool in tools {
+            if self.listed == TOOLS_MAX {
+                self.cut = Some(format!("all tools after the first {TOOLS_MAX}"));
+            } else if let Err(problem) = serde_json::to_writer(Counted(&mut self.size), &tool) {
+                let listed = self.listed;
+                self.cut = Some(format!(
+                    "all tools after the first {listed}: a list {problem}"
+                ));
+            }
+            if self.cut.is_some() {
+                return false;
+            }
+            self.listed += 1;
+            self.take_one(&tool);
+        }
+        true
+    }
+
+    fn take_one(&mut self, tool: &Tool) {
+        let problem = match definition(tool, self.masker) {
+            Ok(definition) if self.names.insert(definition.name.clone()) => {
+                self.taken.push(definition);
+                return;
             }
             Ok(definition) => format!(
                 "`{}` is listed twice; the first is used",
@@ -215,16 +254,37 @@ pub(super) fn definitions(
             ),
             Err(problem) => problem,
         };
-        if left_out.len() < LEFT_OUT_NAMED_MAX {
-            left_out.push(problem);
+        if self.left_out.len() < LEFT_OUT_NAMED_MAX {
+            self.left_out.push(problem);
         } else {
-            more += 1;
+            self.more += 1;
         }
     }
-    if more > 0 {
-        left_out.push(format!("{more} more tools, for similar reasons"));
+
+    /// The definitions in the server's order, and one line for each omitted tool.
+    pub(super) fn end(mut self) -> (Arc<[McpToolDefinition]>, Vec<String>) {
+        if self.more > 0 {
+            let more = self.more;
+            self.left_out
+                .push(format!("{more} more tools, for similar reasons"));
+        }
+        self.left_out.extend(self.cut);
+        (self.taken.into(), self.left_out)
     }
-    (taken.into(), left_out)
+}
+
+/// Counts what is written; an error if it is more than a message may have.
+struct Counted<'a>(&'a mut Scan);
+
+impl io::Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.take(bytes).map_err(io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -235,6 +295,37 @@ mod tests {
 
     fn tool(value: Value) -> Tool {
         serde_json::from_value(value).unwrap()
+    }
+
+    fn definitions(tools: &[Tool], masker: &Masker) -> (Arc<[McpToolDefinition]>, Vec<String>) {
+        let mut list = ToolList::new(masker);
+        list.take(tools.to_vec());
+        list.end()
+    }
+
+    #[test]
+    fn the_pages_of_a_list_have_the_bounds_of_one_message_together() {
+        let page = |at: usize| {
+            let values = vec!["x"; 40_000];
+            let name = format!("t{at}");
+            vec![
+                tool(json!({"name": name, "inputSchema": {"enum": values}})),
+                tool(json!({"name": format!("{name}-small"), "inputSchema": {}})),
+            ]
+        };
+        let masker = Masker::default();
+        let mut list = ToolList::new(&masker);
+
+        let pages = (0..64).take_while(|at| list.take(page(*at))).count();
+        let (taken, left_out) = list.end();
+
+        assert_eq!(pages, 4, "a fifth has more than 200,000 values");
+        assert_eq!(taken.len(), 4, "the large ones have schemas beyond 64 KiB");
+        let last = left_out.last().unwrap();
+        assert!(
+            last.starts_with("all tools after the first 8: a list of more than 200000 values"),
+            "{last}"
+        );
     }
 
     fn read(tool: &Tool) -> Result<McpToolDefinition, String> {

@@ -10,8 +10,9 @@ use tokio::time::{Instant, sleep_until};
 /// once.
 const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
 
-/// Bytes that the end of a line counts as.
+/// Bytes that the end of a line counts as, and a value of a message.
 const LINE_BYTES: u64 = 128;
+const VALUE_BYTES: u64 = 128;
 
 /// What may be read at once after a pause, as time.
 const BURST: Duration = Duration::from_secs(1);
@@ -30,24 +31,27 @@ impl Intake {
         }
     }
 
-    /// Counts bytes that were read, and returns when reading may go on.
-    fn count(&self, bytes: &[u8]) -> Instant {
-        let lines = bytes
-            .iter()
-            .filter(|byte| matches!(byte, b'\n' | b'\r'))
-            .count() as u64;
-        let cost = bytes.len() as u64 + lines * LINE_BYTES;
-        let cost = Duration::from_micros(cost.saturating_mul(1_000_000) / BYTES_PER_SECOND);
+    /// Counts what was read, and returns when reading may go on.
+    fn count(&self, bytes: u64) -> Instant {
+        let cost = Duration::from_micros(bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND);
         let now = Instant::now();
         let mut paid = self.paid.lock();
         *paid = (*paid).max(now) + cost;
         paid.checked_sub(BURST).unwrap_or(now)
     }
 
-    /// Waits until what was read is within the bound. Cancel safe: the bytes stay counted.
+    /// Waits until bytes that were read are within the bound. Cancel safe: they stay counted.
     pub(super) async fn take(&self, bytes: &[u8]) {
-        let until = self.count(bytes);
+        let lines = bytes.iter().filter(|byte| matches!(byte, b'\n' | b'\r'));
+        let lines = lines.count() as u64;
+        let until = self.count(bytes.len() as u64 + lines * LINE_BYTES);
         sleep_until(until).await;
+    }
+
+    /// Counts the values of a message, which what is read next waits for: parsing costs more by
+    /// values than by bytes.
+    pub(super) fn take_values(&self, values: usize) {
+        self.count(values as u64 * VALUE_BYTES);
     }
 }
 
@@ -72,6 +76,15 @@ mod tests {
             second.abs_diff(BURST) < Duration::from_millis(2),
             "{second:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_of_many_values_come_at_the_pace_of_their_values() {
+        let intake = Intake::new();
+
+        intake.take_values(200_000);
+        let waited = waited(&intake, b"data: 1").await;
+        assert!(waited > BURST, "25 million bytes: {waited:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -236,6 +236,11 @@ impl Scan {
         format!("of more than {} MiB", FRAME_BYTES_MAX >> 20)
     }
 
+    /// Values of what was taken, as far as it is within the bounds.
+    pub(super) fn values(&self) -> usize {
+        self.parts
+    }
+
     pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.bytes += bytes.len();
         if self.bytes > FRAME_BYTES_MAX {

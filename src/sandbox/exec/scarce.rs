@@ -73,14 +73,16 @@ impl Taken {
 
 /// What the kernel allows.
 static ALLOWED: LazyLock<Taken> = LazyLock::new(|| {
-    let allowed = |name: &str| {
+    let number = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default();
-        text.trim().parse::<u64>().unwrap_or(u64::MAX)
+        text.trim().parse::<u64>().ok()
     };
+    let allowed = |name: &str| number(name).unwrap_or(u64::MAX);
+    let kept = |name: &str| number(name).unwrap_or(0);
     Taken {
         watches: allowed("fs/epoll/max_user_watches"),
         notifiers: allowed("fs/inotify/max_user_instances"),
-        terminals: allowed("kernel/pty/max"),
+        terminals: allowed("kernel/pty/max").saturating_sub(kept("kernel/pty/reserve")),
     }
 });
 
@@ -99,7 +101,7 @@ static SUMS: LazyLock<Taken> = LazyLock::new(|| Taken {
 });
 
 /// Fewer than this part of what the kernel allows is never a reason to end a command.
-const BLAMED_SHARE: u64 = 32;
+const BLAMED_SHARE: u64 = 8;
 
 /// Inotify instances and terminals that must be left, for the host and what starts next.
 const LEFT_MIN: u64 = 4;
@@ -123,8 +125,9 @@ pub(super) fn is_blamed(kind: Kind, count: u64) -> bool {
     count >= (ALLOWED.of(kind) / BLAMED_SHARE).max(LEFT_MIN)
 }
 
-/// A kind of which this user, or the machine, has nearly none left. A file whose descriptor was
-/// closed, while a thread waits for it, is seen in no process, so what [`taken`] counts is not all.
+/// A kind of which this user, or the machine, has nearly none left. [`taken`] does not count all: a
+/// file whose descriptor was closed is kept by a thread that waits for it, until a signal ends the
+/// wait, and by a message on its way ([`has_files_in_flight`]).
 pub(super) fn gone() -> Option<Kind> {
     let terminals = fs::read_to_string("/proc/sys/kernel/pty/nr").unwrap_or_default();
     let terminals = terminals.trim().parse().unwrap_or(0_u64);
@@ -201,6 +204,28 @@ fn files_of_call(line: &str) -> u64 {
         let reads = [libc::SYS_read, libc::SYS_readv, libc::SYS_epoll_pwait2];
         u64::from(waits.contains(&call) || reads.contains(&call))
     }
+}
+
+/// Whether a message that waits in a socket of these processes carries files. How many is not known:
+/// one of them may be a socket in which others wait.
+pub(super) fn has_files_in_flight(tree: &[i32]) -> bool {
+    let files = tree.iter().flat_map(|pid| {
+        let shown = shown(*pid);
+        let files = fs::read_dir(format!("{shown}/fd")).into_iter().flatten();
+        files.flatten().map(move |fd| (shown.clone(), fd))
+    });
+    files.take(READS_MAX).any(|(shown, fd)| {
+        let to = fs::read_link(fd.path()).unwrap_or_default();
+        to.as_os_str().as_encoded_bytes().starts_with(b"socket:")
+            && fs::read_to_string(format!("{shown}/fdinfo/{}", fd.file_name().display()))
+                .is_ok_and(|text| carries_files(&text))
+    })
+}
+
+/// Whether what the kernel shows of a socket counts files in its messages.
+fn carries_files(text: &str) -> bool {
+    let count = text.lines().find_map(|line| line.strip_prefix("scm_fds:"));
+    count.is_some_and(|count| count.trim() != "0")
 }
 
 fn taken_within(tree: &[i32], bounds: Taken) -> Result<Taken, String> {
@@ -324,5 +349,40 @@ mod tests {
         }
         drop(write);
         waiting.join().unwrap();
+    }
+
+    #[test]
+    fn files_that_are_sent_and_not_received_are_seen() {
+        use std::{io::IoSlice, os::fd::AsFd as _};
+
+        use rustix::net::{
+            RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg,
+        };
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (read, _write) = rustix::pipe::pipe().unwrap();
+        let shown = |socket: &std::os::unix::net::UnixStream| {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(socket);
+            carries_files(&fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap())
+        };
+        assert!(!shown(&theirs));
+
+        let files = [read.as_fd()];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut message = SendAncillaryBuffer::new(&mut space);
+        assert!(message.push(SendAncillaryMessage::ScmRights(&files)));
+        sendmsg(
+            &ours,
+            &[IoSlice::new(b"x")],
+            &mut message,
+            SendFlags::empty(),
+        )
+        .unwrap();
+
+        assert!(shown(&theirs));
+        assert!(has_files_in_flight(&[
+            i32::try_from(std::process::id()).unwrap()
+        ]));
+        recv(&theirs, &mut [0; 1], RecvFlags::empty()).unwrap();
+        assert!(!shown(&theirs));
     }
 }

@@ -70,6 +70,13 @@ const LOSS_SHARE: u32 = 3;
 /// processors: one part in this many.
 const READ_SHARE: u32 = 10;
 
+/// Shortest interval between two searches for the command that keeps what is gone, the commands
+/// paused in one, and the looks at each while it is paused.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+const PAUSED_MAX: usize = 16;
+const PAUSE_LOOKS: u32 = 4;
+const PAUSE_LOOK: Duration = Duration::from_millis(1);
+
 /// Interval for polling the exit of a job that has no descriptor.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -119,6 +126,8 @@ pub(super) struct Thread {
     check_interval: Duration,
     limit_check: Option<LimitCheck>,
     read_at: Instant,
+    /// When the next search for the command that keeps what is gone may begin.
+    next_search: Instant,
     /// Number of processes of the machine before the first job started, or at the last jump.
     usual: u32,
     /// Interval to the next read of the machine's processes and memory.
@@ -172,6 +181,7 @@ impl Thread {
             check_interval: CHECK_INTERVAL,
             limit_check: None,
             read_at: now,
+            next_search: now,
             usual: 0,
             read_interval: READ_INTERVAL,
             memory_cost: Cost::default(),
@@ -511,30 +521,60 @@ impl Thread {
     /// Ends the command that has, or may have, most of what is nearly gone. Of epoll watches, the one
     /// that has taken the most kernel time: without a watch the host accepts no connection.
     fn check_gone(&mut self, all: &Processes) {
-        if self.jobs.is_empty() {
+        let now = Instant::now();
+        if self.jobs.is_empty() || now < self.next_search {
             return;
         }
         let Some(kind) = scarce::gone() else { return };
+        self.next_search = now + SEARCH_INTERVAL;
+        if self.end_who_waits(kind, all) {
+            return;
+        }
         let has = |job: &Job| {
             let tree = all.tree(job.root());
-            match kind {
-                scarce::Kind::Watches => (all.system_ticks(&tree), true),
-                kind => {
-                    let count = job.scarce().of(kind) + scarce::awaited_files(&tree);
-                    (count, scarce::is_blamed(kind, count))
-                }
+            let count = job.scarce().of(kind);
+            if scarce::has_files_in_flight(&tree) {
+                (true, u64::MAX)
+            } else if kind == scarce::Kind::Watches {
+                (true, all.system_ticks(&tree))
+            } else {
+                (scarce::is_blamed(kind, count), count)
             }
         };
         let jobs = self.jobs.values_mut().filter(|job| job.is_running());
-        if let Some((job, (_, true))) = jobs
-            .map(|job| {
-                let has = has(job);
-                (job, has)
-            })
-            .max_by_key(|(_, has)| *has)
-        {
+        let has_most = jobs.map(|job| (has(job), job)).max_by_key(|(has, _)| *has);
+        if let Some(((true, _), job)) = has_most {
             job.stop_taking(kind);
         }
+    }
+
+    /// Ends the command whose threads keep what is gone by waiting for it. A pause ends their waits,
+    /// so commands are paused one after the other, those first that may wait for most files, until
+    /// something is left. Returns whether one ended.
+    fn end_who_waits(&mut self, kind: scarce::Kind, all: &Processes) -> bool {
+        let jobs = self.jobs.values_mut().filter(|job| job.is_running());
+        let mut waiting: Vec<_> = jobs
+            .map(|job| {
+                let tree = all.tree(job.root());
+                // Each thread may wait in a call that is not known here.
+                let threads = u64::from(all.threads_of(&tree));
+                (scarce::awaited_files(&tree) + threads, job)
+            })
+            .collect();
+        waiting.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
+        for (_, job) in waiting.into_iter().take(PAUSED_MAX) {
+            let paused = Paused::below([job.root()].into_iter());
+            let is_left = (0..PAUSE_LOOKS).any(|_| {
+                std::thread::sleep(PAUSE_LOOK);
+                scarce::gone() != Some(kind)
+            });
+            drop(paused);
+            if is_left {
+                job.stop_taking(kind);
+                return true;
+            }
+        }
+        false
     }
 
     /// Ends the command that has most of something of which all commands have too much together.

@@ -157,6 +157,27 @@ static void awaited(long count) {
     for (long n = 0; n < had; n++) close(files[n].fd);
 }
 
+// Notifiers without a descriptor: they are in messages that nobody receives.
+static void sent(long count) {
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) refused();
+    for (long n = 0; n < count; n++) {
+        int file = inotify_init();
+        if (file < 0 && n == 0) refused();
+        if (file < 0) return;
+        char space[CMSG_SPACE(sizeof file)] = {0};
+        struct iovec byte = {block, 1};
+        struct msghdr message = {.msg_iov = &byte, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space};
+        struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+        part->cmsg_level = SOL_SOCKET;
+        part->cmsg_type = SCM_RIGHTS;
+        part->cmsg_len = CMSG_LEN(sizeof file);
+        memcpy(CMSG_DATA(part), &file, sizeof file);
+        sendmsg(pair[0], &message, 0);
+        close(file);
+    }
+}
+
 static void private(long mib) {
     for (long n = 0; n < mib; n++) memset(malloc(1 << 20), 1, 1 << 20);
 }
@@ -172,6 +193,7 @@ static void *attack(void *given) {
     if (!strcmp(argv[1], "files")) files(mib);
     if (!strcmp(argv[1], "watches")) watches(mib);
     if (!strcmp(argv[1], "notifiers")) notifiers(mib);
+    if (!strcmp(argv[1], "sent")) sent(mib);
     if (!strcmp(argv[1], "awaited")) awaited(mib);
     if (!strcmp(argv[1], "terminals")) terminals(mib);
     if (!strcmp(argv[1], "shared")) shared(mib);

@@ -431,12 +431,14 @@ async fn commands_together_leave_half_of_the_notifiers_of_their_user() {
 
 /// Takes all that the user has, so it runs alone.
 #[tokio::test]
-async fn a_command_that_hides_all_notifiers_behind_a_waiting_thread_ends() {
+async fn a_command_that_hides_all_notifiers_in_a_wait_or_a_message_ends() {
     if TestSize::pick(0, 0, 1) == 0 {
         return;
     }
-    let test = "a_command_that_hides_all_notifiers_behind_a_waiting_thread_ends";
-    takes_no_more_than_a_part(test, "awaited 1000", " inotify instances").await;
+    let test = "a_command_that_hides_all_notifiers_in_a_wait_or_a_message_ends";
+    for attack in ["awaited 1000", "sent 1000"] {
+        takes_no_more_than_a_part(test, attack, " inotify instances").await;
+    }
 }
 
 #[tokio::test]
