@@ -41,7 +41,7 @@ fn first_tokens_are_shown_at_once(test: &str, kind: &str, more: &[&str]) {
         .env("ANTHROPIC_API_KEY", "not-a-real-key");
     let ran = Ran::of(&args, command.spawn().unwrap());
 
-    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = ran.well();
     let mut delays: Vec<f64> = serde_json::from_str(&ran.out).unwrap();
     delays.sort_by(f64::total_cmp);
     assert_eq!(delays.len(), ROUNDS, "{delays:?}");
