@@ -22,8 +22,8 @@ const ROUNDS: usize = 20;
 const REFRESHED_EVERY: Duration = Duration::from_secs(5);
 
 /// Most processor time, in hundredths of a percent of one core. The promise of a release build is 1 %;
-/// a debug build does the same work in several times the time.
-const SHARE_MAX: u64 = if cfg!(debug_assertions) { 400 } else { 100 };
+/// a debug build, which took 2.8 to 3.5 %, may take 6 %.
+const SHARE_MAX: u64 = if cfg!(debug_assertions) { 600 } else { 100 };
 
 /// A browser's session: the cookie of a login with a key.
 async fn session(client: &Client, url: &str, key: &str) -> String {
