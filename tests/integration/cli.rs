@@ -8,6 +8,7 @@ mod doctor;
 mod earlier;
 mod editors;
 mod fanout;
+mod first_token;
 mod help;
 mod interrupts;
 mod load;

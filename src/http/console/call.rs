@@ -20,7 +20,7 @@ use crate::{
         answer_room::AnswerRoom,
         error::Problem,
         routes::Path,
-        shared::App,
+        shared::{App, too_busy},
     },
     observe::Redactor,
 };
@@ -48,7 +48,12 @@ async fn build(
         .answers
         .take(&viewer.tenant, &viewer.connection, ROOM_BYTES)
         .await?;
+    // Reading takes as long as building, so it needs a place as well: pages that are asked for at once
+    // are built one after another, in turns with what other tenants have built.
+    let place = app.views.acquire(Some(viewer.tenant.clone())).await;
+    let place = place.map_err(too_busy)?;
     let body = subject.conversation.request_body(Seq(seq), false).await?;
+    drop(place);
     let body = body.ok_or_else(|| Problem::not_found("model call"))?;
     let body = body.map(|body| body.to_vec());
     // The body and its masked copy.

@@ -1,7 +1,7 @@
 //! Two conversations side by side, round by round: what each was asked and answered, and what that
 //! took. Long journals are read by part.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::{
     extract::State,
@@ -35,11 +35,15 @@ const ROUNDS: usize = 50;
 /// Bytes of HTML of the rounds of a page; later rounds go to the next page.
 const BYTES_MAX: usize = 256 * 1024;
 
+/// Bytes of the texts that are read of each conversation. Both together fill a page, so what is read
+/// and not shown stays little: reading entries takes longer than showing them.
+const SIDE_BYTES: usize = BYTES_MAX / 2;
+
 /// Entries of one read.
-const ENTRIES: usize = 256;
+const ENTRIES: usize = 32;
 
 /// Reads of a journal behind the entries that were shown.
-const READS_MAX: usize = 16;
+const READS_MAX: usize = 128;
 
 /// Entries that are read before a part: a prompt may wait while other rounds run.
 const BEFORE: u64 = 64;
@@ -52,6 +56,9 @@ const TEXT_MAX: usize = 16 * 1024;
 
 /// How long the lines of two answers are compared; beyond it they are marked coarsely.
 const DIFF_MAX: Duration = Duration::from_millis(20);
+
+/// How long all answers of a page are compared.
+const DIFFS_MAX: Duration = Duration::from_millis(100);
 
 /// Ids that the form proposes.
 const PROPOSED: usize = 100;
@@ -130,6 +137,7 @@ pub(super) async fn compare(
         let shown = Shown {
             ids: [&names.0, &names.1],
             sides: [&side_a, &side_b],
+            until: Instant::now() + DIFFS_MAX,
         };
         let (rounds, next) = shown.rounds(&wanted);
         let taken_back = side_a.taken_back + side_b.taken_back;
@@ -172,7 +180,7 @@ async fn read(
     let mut reader = Reader::new(after);
     let mut at = after.saturating_sub(BEFORE);
     let mut reads = 0;
-    while reads < READS_MAX && reader.ended() < ROUNDS {
+    while reads < READS_MAX && !reader.fills(ROUNDS, SIDE_BYTES) {
         let entries = subject.conversation.entries(Seq(at), ENTRIES).await?;
         let Some(last) = entries.last().map(|entry| entry.seq.0) else {
             return Ok((Side::new(reader, at, true), room));
@@ -303,6 +311,8 @@ fn sums_table(a: &ConversationMetrics, b: &ConversationMetrics) -> Markup {
 struct Shown<'a> {
     ids: [&'a str; 2],
     sides: [&'a Side; 2],
+    /// When answers are not compared line by line any more.
+    until: Instant,
 }
 
 impl Shown<'_> {
@@ -343,7 +353,7 @@ impl Shown<'_> {
             let side = self.sides.get(side)?;
             side.rounds.get(at?)
         });
-        let [answer_a, answer_b] = answers(a, b);
+        let [answer_a, answer_b] = answers(a, b, self.until);
         let sides = [
             ("A", self.ids[0], a, answer_a),
             ("B", self.ids[1], b, answer_b),
@@ -428,15 +438,16 @@ fn add(all: &mut Vec<Lines>, is_own: bool, sign: char, line: &str) {
 }
 
 /// The two answers, each with the lines marked that the other lacks.
-fn answers(a: Option<&Round>, b: Option<&Round>) -> [Markup; 2] {
+fn answers(a: Option<&Round>, b: Option<&Round>, until: Instant) -> [Markup; 2] {
     let none = Text::default();
     let [text_a, text_b] = [a, b].map(|round| round.map_or(&none, |round| &round.answer));
     let (old, left_a) = clip_visible(&text_a.start, TEXT_MAX);
     let (new, left_b) = clip_visible(&text_b.start, TEXT_MAX);
     let (mut lines_a, mut lines_b) = (Vec::new(), Vec::new());
     if a.is_some() && b.is_some() {
+        let left = until.saturating_duration_since(Instant::now());
         let diff = similar::TextDiff::configure()
-            .timeout(DIFF_MAX)
+            .timeout(DIFF_MAX.min(left))
             .diff_lines(&old, &new);
         for change in diff.iter_all_changes() {
             let line = change.value();

@@ -154,9 +154,11 @@ impl Reader {
         }
     }
 
-    /// The rounds that have ended.
-    pub(super) fn ended(&self) -> usize {
-        self.rounds.iter().filter(|round| round.is_over()).count()
+    /// Whether enough rounds have ended, or their texts have as many bytes.
+    pub(super) fn fills(&self, rounds: usize, bytes: usize) -> bool {
+        let ended = || self.rounds.iter().filter(|round| round.is_over());
+        let kept = ended().map(|round| round.prompt.start.len() + round.answer.start.len());
+        ended().count() >= rounds || kept.sum::<usize>() >= bytes
     }
 
     pub(super) fn take(&mut self, entry: &Entry) {
@@ -460,6 +462,38 @@ mod tests {
         let numbered = prompts.iter().zip(1..);
         let bodies = numbered.flat_map(|(text, n)| whole(n, text));
         Side::new(read(0, bodies), prompts.len() as u64 * 4, is_end)
+    }
+
+    #[test]
+    fn rounds_are_read_until_their_texts_or_their_number_fill_a_page() {
+        let read_of = |answer_bytes: usize| {
+            let mut reader = Reader::new(0);
+            let bodies = (1..=60).flat_map(|n| {
+                let text = "x".repeat(answer_bytes);
+                [prompt(n, "go"), started(n), answer(&text), ended()]
+            });
+            let mut taken = 0;
+            for (body, n) in bodies.zip(1..) {
+                if reader.fills(50, 128 * 1024) {
+                    break;
+                }
+                let (seq, epoch, at) = (Seq(n), Epoch(1), Timestamp(n * 1000));
+                reader.take(&Entry {
+                    seq,
+                    epoch,
+                    at,
+                    body,
+                });
+                taken = n;
+            }
+            taken
+        };
+
+        assert_eq!(read_of(10), 50 * 4);
+        assert_eq!(read_of(4 * 1024), 32 * 4, "two bytes of each prompt count");
+        // What is kept of an answer counts, however long it is.
+        assert_eq!(read_of(16 * 1024), 8 * 4);
+        assert_eq!(read_of(100 * 1024), 8 * 4);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod asked;
 mod client_tools;
 mod ends;
+mod open_pages;
 mod operator;
 mod outages;
 mod resumes;

@@ -20,7 +20,7 @@ const TURNS_USUALLY: usize = 15;
 const STUCK_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Processor time that a process has used, in hundredths of a second.
-fn ticks(pid: u32) -> u64 {
+pub(super) fn ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat
         .rsplit_once(')')
