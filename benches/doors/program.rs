@@ -76,16 +76,22 @@ fn program() -> Command {
     Command::new(word_after("--program").unwrap_or_else(usual))
 }
 
-/// The process, and its address from the first line that has one.
+/// The process, and its address: the model writes it to its output, the host to its log.
 fn started(command: &mut Command) -> (Child, String) {
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let url = lines.find_map(|line| {
-        let line = line.unwrap();
-        line.find("http://").map(|at| line[at..].trim().to_owned())
-    });
-    std::thread::spawn(move || lines.for_each(drop)); // so that the process never waits to write
-    (child, url.expect("the program says its address"))
+    let (output, log) = std::io::pipe()
+        .map(|(read, write)| (BufReader::new(read), write))
+        .unwrap();
+    let child = command
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    command.stdout(Stdio::null()).stderr(Stdio::null()); // This process does not write to the pipe.
+    let mut lines = output.lines().map_while(Result::ok);
+    let url = lines.find_map(|line| line.find("http://").map(|at| line[at..].trim().to_owned()));
+    let url = url.expect("the program says its address");
+    std::thread::spawn(move || lines.for_each(drop)); // The process never waits to write.
+    (child, url)
 }
 
 fn configuration(folder: &Path, model: &str, hooks: &str) -> String {

@@ -90,9 +90,7 @@ pub(super) struct Call {
 impl Call {
     /// Starts a call.
     pub(super) async fn begin(app: &App, tenant: &TenantId, ask: Ask) -> Result<Self, Problem> {
-        for (index, turn) in ask.transcript.turns.iter().enumerate() {
-            app.check_attachments(&turn.blocks, format_args!("/messages/{index}/content"))?;
-        }
+        ask.transcript.check_attachments(app)?;
         // Reserved before anything is stored: a stored prompt must not be answered with 429.
         let watching = match ask.streams {
             true => Some(app.watch(tenant)?),
