@@ -734,7 +734,7 @@ async fn a_request_that_lacks_a_field_has_no_empty_param() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_is_cut_is_incomplete_in_its_response() {
-    let cut = Reply::text("So far").stop(callboard::ports::ProviderStop::MaxTokens);
+    let cut = Reply::text("So far").stop(callboard::chat::ProviderStop::MaxTokens);
     let server = Server::start(ScriptedModel::always(cut)).await;
     let sent = respond(&server, json!({})).await;
     let read = body(server.get(&at(&sent, "")).await).await;
