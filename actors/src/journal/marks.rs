@@ -35,6 +35,11 @@ impl RoundMarks {
         &self.0
     }
 
+    /// Returns the round that began last, as far as the history has it.
+    pub fn last(&self) -> Option<RoundId> {
+        self.0.last().map(|mark| mark.id)
+    }
+
     /// Returns the index at which a round begins. `None` for a round without a mark.
     pub(crate) fn start(&self, id: RoundId) -> Option<u32> {
         self.0

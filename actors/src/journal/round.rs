@@ -64,11 +64,6 @@ pub struct RoundToolCall {
 }
 
 impl ConversationRound {
-    /// Records that the round activated a skill.
-    pub fn skill_activated(&mut self, name: impl Into<String>) {
-        self.skill_activations.push(name.into());
-    }
-
     /// Whether the round has ended.
     pub fn is_over(&self) -> bool {
         match self.status {

@@ -369,7 +369,7 @@ pub(super) mod tests {
                 RoundStatus::Completed,
             )
         };
-        round.skill_activated("s");
+        round.skill_activations.push("s".to_owned());
         round
     }
 }

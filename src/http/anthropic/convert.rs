@@ -39,11 +39,16 @@ pub(super) fn transcript(
                 let (results, rest): (Vec<_>, Vec<_>) = blocks.into_iter().partition(is_result);
                 let parts = [(Speaker::Tools, results), (Speaker::User, rest)];
                 let parts = parts.into_iter().filter(|(_, blocks)| !blocks.is_empty());
-                turns.extend(parts.map(|(speaker, blocks)| Turn { speaker, blocks }));
+                turns.extend(parts.map(|(speaker, blocks)| Turn {
+                    index,
+                    speaker,
+                    blocks,
+                }));
             }
             "assistant" => {
                 let blocks = known(message.content.into_blocks(), &MODEL, &at)?;
                 turns.push(Turn {
+                    index,
                     speaker: Speaker::Model,
                     blocks: blocks.into_iter().map(unsigned).collect(),
                 });
@@ -58,10 +63,11 @@ pub(super) fn transcript(
     instructions.retain(|text| !text.is_empty());
     let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
     Transcript {
+        list: "/messages",
         instructions,
         turns,
     }
-    .checked("/messages")
+    .checked()
 }
 
 /// Refuses blocks that the host does not know: its provider might not either.

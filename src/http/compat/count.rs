@@ -26,9 +26,7 @@ pub(in crate::http) async fn count_tokens(
     transcript: Transcript,
     tools: Vec<ToolDefinition>,
 ) -> Result<u64, Problem> {
-    for (index, turn) in transcript.turns.iter().enumerate() {
-        app.check_attachments(&turn.blocks, format_args!("/messages/{index}/content"))?;
-    }
+    transcript.check_attachments(app)?;
     app.host.tenant(tenant).admit_change()?;
     let setup = app.host.setup_of(tenant);
     let model = setup.model.clone();

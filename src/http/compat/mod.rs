@@ -21,6 +21,7 @@ use callboard_actors::{
     conversation::BUDGET_CODE,
     host::{ConversationHandle, Prompt, Reply, SendPrompt},
     ids::{RoundId, Scope, Seq, TenantId},
+    journal::Durable,
     stream::{Failure, StreamEvent},
 };
 
@@ -47,10 +48,13 @@ use super::{
 pub(super) enum Bound {
     /// A temporary one.
     Nothing,
+    /// A new one of this name, which no other has.
+    New(String),
     /// This one; the messages are its whole history.
     Whole(String),
-    /// This one, which is known; the messages are only what is new.
-    Follows(String),
+    /// This one, which is known; the messages are only what is new. Its round may wait for its
+    /// client.
+    Follows(String, Option<RoundId>),
 }
 
 /// One call of a client.
@@ -90,19 +94,17 @@ pub(super) struct Call {
 impl Call {
     /// Starts a call.
     pub(super) async fn begin(app: &App, tenant: &TenantId, ask: Ask) -> Result<Self, Problem> {
-        for (index, turn) in ask.transcript.turns.iter().enumerate() {
-            app.check_attachments(&turn.blocks, format_args!("/messages/{index}/content"))?;
-        }
+        ask.transcript.check_attachments(app)?;
         // Reserved before anything is stored: a stored prompt must not be answered with 429.
         let watching = match ask.streams {
             true => Some(app.watch(tenant)?),
             false => None,
         };
         let is_stateless = ask.bound == Bound::Nothing;
-        let follows = matches!(ask.bound, Bound::Follows(_));
-        let scope = match ask.bound {
+        let follows = matches!(ask.bound, Bound::Follows(..));
+        let scope = match &ask.bound {
             Bound::Nothing => scope(tenant, &stateless_id())?,
-            Bound::Whole(id) | Bound::Follows(id) => scope(tenant, &id)?,
+            Bound::New(id) | Bound::Whole(id) | Bound::Follows(id, _) => scope(tenant, id)?,
         };
         let conversation = app.conversation(&scope);
         let is_large = ask.is_large;
@@ -110,7 +112,14 @@ impl Call {
         // temporary conversation.
         let mut guard = DisconnectGuard::new(conversation.clone(), is_stateless);
         let results = ask.transcript.results();
-        let is_known = !is_stateless && app.host.ports().sessions.head(&scope).await?.seq.0 > 0;
+        let (is_known, waiting) = match ask.bound {
+            Bound::Nothing | Bound::New(_) => (false, None),
+            Bound::Follows(_, waiting) => (true, waiting),
+            Bound::Whole(_) => {
+                let state = conversation.state().await?;
+                (state.head.0 > 0, waiting_in(&state))
+            }
+        };
         let (reply, awaited) = if is_known && !results.is_empty() {
             let awaited = results.iter().map(|result| result.tool_call_id.clone());
             let awaited: HashSet<String> = awaited.collect();
@@ -121,7 +130,7 @@ impl Call {
         } else {
             let send = match is_known {
                 true => {
-                    give_up(app, &scope, &conversation).await?;
+                    give_up(app, tenant, &conversation, waiting).await?;
                     let known = (&conversation, follows);
                     next_prompt(app, tenant, known, ask.transcript, is_large).await?
                 }
@@ -272,16 +281,22 @@ async fn round_of(conversation: &ConversationHandle) -> Result<RoundId, Problem>
 /// Ends a round that waits for its client's tools: the client sends something else.
 async fn give_up(
     app: &App,
-    scope: &Scope,
+    tenant: &TenantId,
     conversation: &ConversationHandle,
+    waiting: Option<RoundId>,
 ) -> Result<(), Problem> {
-    let state = conversation.state().await?;
-    if let Some(round) = state.round.filter(|round| round.waits_for_client()) {
-        app.host.tenant(&scope.tenant).check_open()?;
+    if let Some(round) = waiting {
+        app.host.tenant(tenant).check_open()?;
         conversation.interrupt().await?;
-        let _ = conversation.watch(round.id)?.outcome().await;
+        let _ = conversation.watch(round)?.outcome().await;
     }
     Ok(())
+}
+
+/// The open round, if it waits for its client's tools.
+pub(super) fn waiting_in(state: &Durable) -> Option<RoundId> {
+    let round = state.round.as_ref()?;
+    round.waits_for_client().then_some(round.id)
 }
 
 /// The prompt for a conversation that has entries: what follows its history.

@@ -3,7 +3,7 @@
 
 use callboard_actors::chat::{ClientToolResult, ContentBlock, Message, Role};
 
-use crate::http::error::Problem;
+use crate::http::{error::Problem, shared::App};
 
 /// Introduces the client's system messages, which become part of the first user message: the system
 /// prompt belongs to the host.
@@ -26,6 +26,8 @@ pub(in crate::http) enum Speaker {
 /// One message of the client's list, after its role and parts were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::http) struct Turn {
+    /// Its place in the client's list.
+    pub(in crate::http) index: usize,
     pub(in crate::http) speaker: Speaker,
     pub(in crate::http) blocks: Vec<ContentBlock>,
 }
@@ -47,6 +49,8 @@ impl Turn {
 /// The messages of a request, with the instructions separated.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::http) struct Transcript {
+    /// The pointer of the client's list.
+    pub(in crate::http) list: &'static str,
     /// The client's system and developer messages, joined; `None` if there are none.
     pub(in crate::http) instructions: Option<String>,
     /// The turns in order.
@@ -62,15 +66,23 @@ pub(super) struct Begin {
 }
 
 impl Transcript {
-    /// Checks that there is something to answer. `pointer` is that of the list.
-    pub(in crate::http) fn checked(self, pointer: &str) -> Result<Self, Problem> {
+    /// Checks that there is something to answer.
+    pub(in crate::http) fn checked(self) -> Result<Self, Problem> {
         match self.turns.last().map(|last| last.speaker) {
             Some(Speaker::User | Speaker::Tools) => Ok(self),
             Some(Speaker::Model) | None => Err(Problem::invalid(
-                pointer,
+                self.list,
                 "the last message must be the user's, or the result of a tool",
             )),
         }
+    }
+
+    /// Refuses blocks that a provider would fetch, unless the operator lets tenants send them.
+    pub(super) fn check_attachments(&self, app: &App) -> Result<(), Problem> {
+        let list = self.list;
+        self.turns.iter().try_for_each(|turn| {
+            app.check_attachments(&turn.blocks, format_args!("{list}/{}/content", turn.index))
+        })
     }
 
     /// The results at the end, if the request ends with them: it continues a round.
@@ -102,6 +114,7 @@ impl Transcript {
     /// Splits the messages of a new conversation into history and prompt.
     pub(super) fn begin(self) -> Result<Begin, Problem> {
         let Self {
+            list,
             mut instructions,
             turns,
         } = self;
@@ -128,7 +141,7 @@ impl Transcript {
                 Speaker::Model => (Role::Assistant, turn.blocks),
             };
             let message = Message::new(role, &blocks)
-                .map_err(|error| Problem::invalid("/messages", error.to_string()))?;
+                .map_err(|error| Problem::invalid(list, error.to_string()))?;
             history.push(message);
         }
         let prompt = prompt.map(|turn| Self::introduced(instructions, turn.blocks));
@@ -215,6 +228,7 @@ mod tests {
     /// A transcript of texts, by role.
     fn converted(messages: Value) -> Transcript {
         let turn = |message: &Value| Turn {
+            index: 0,
             speaker: match message["role"].as_str().unwrap() {
                 "user" => Speaker::User,
                 "assistant" => Speaker::Model,
@@ -226,6 +240,7 @@ mod tests {
             }],
         };
         Transcript {
+            list: "/messages",
             instructions: None,
             turns: messages.as_array().unwrap().iter().map(turn).collect(),
         }

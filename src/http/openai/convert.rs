@@ -40,14 +40,19 @@ pub(super) fn transcript(request: &ChatRequest) -> Result<Transcript, Problem> {
             Speaker::Model => said(index, message)?,
             Speaker::Tools => vec![result(index, message)?],
         };
-        turns.push(Turn { speaker, blocks });
+        turns.push(Turn {
+            index,
+            speaker,
+            blocks,
+        });
     }
     let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
     Transcript {
+        list: "/messages",
         instructions,
         turns,
     }
-    .checked("/messages")
+    .checked()
 }
 
 /// Refuses what an answer without it would misrepresent.

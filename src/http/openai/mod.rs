@@ -263,6 +263,7 @@ fn in_their_form(problem: Problem) -> ChatError {
     };
     let param = problem
         .pointer
+        .filter(|pointer| !pointer.is_empty())
         .map(|pointer| pointer.trim_start_matches('/').replace('/', "."));
     ChatError {
         error: ErrorBody {

@@ -688,3 +688,93 @@ async fn a_stream_of_a_compatible_api_ends_with_its_key() {
     }
     assert_eq!(model.counts().dropped, 0, "it is in the background");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_attachment_is_named_where_the_client_wrote_it() {
+    let server = Server::start(ScriptedModel::always(Reply::text("no"))).await;
+    let url = "https://pictures.example/one.png";
+    let part = json!({ "type": "image_url", "image_url": { "url": url } });
+    let system = json!({ "role": "system", "content": "Be brief." });
+    let messages = json!([system, { "role": "user", "content": [part] }]);
+    let part = json!({ "type": "input_image", "image_url": url });
+    let thought = json!({ "type": "reasoning", "summary": [] });
+    let input = json!([system, thought, { "role": "user", "content": [part] }]);
+    for (path, wanted, param) in [
+        (
+            "/openai/v1/chat/completions",
+            json!({ "model": "default", "messages": messages }),
+            "messages.1.content.0",
+        ),
+        (
+            "/openai/v1/responses",
+            json!({ "model": "default", "input": input }),
+            "input.2.content.0",
+        ),
+    ] {
+        let refused = body(server.post(path, wanted).await).await;
+
+        assert_eq!(refused["error"]["code"], "attachment_remote", "{refused}");
+        assert_eq!(refused["error"]["param"], param, "{refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_lacks_a_field_has_no_empty_param() {
+    let server = Server::start(ScriptedModel::always(Reply::text("no"))).await;
+
+    let refused = server
+        .post("/openai/v1/responses", json!({ "input": "hi" }))
+        .await;
+
+    let refused = body(refused).await;
+    assert!(refused["error"]["param"].is_null(), "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("`model`"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_is_cut_is_incomplete_in_its_response() {
+    let cut = Reply::text("So far").stop(callboard::chat::ProviderStop::MaxTokens);
+    let server = Server::start(ScriptedModel::always(cut)).await;
+    let sent = respond(&server, json!({})).await;
+    let read = body(server.get(&at(&sent, "")).await).await;
+    let stream = server.get(&at(&sent, "?stream=true")).await;
+    let events = numbered(&stream.text().await.unwrap());
+    let last = &events.last().unwrap().1["response"];
+
+    for response in [&sent, &read, last] {
+        assert_eq!(response["status"], "incomplete", "{response}");
+        assert_eq!(response["output"][0]["status"], "incomplete", "{response}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_format_and_effort_of_a_response_have_all_their_fields() {
+    let server = Server::start(ScriptedModel::always(Reply::text("{}"))).await;
+    let schema = json!({ "type": "object", "properties": {} });
+    let named = json!({ "type": "json_schema", "name": "answer", "schema": schema });
+    for (wanted, kind) in [
+        (json!({ "text": {}, "reasoning": {} }), "text"),
+        (json!({ "text": { "format": null } }), "text"),
+        (
+            json!({ "text": { "format": { "type": "json_object" } } }),
+            "json_object",
+        ),
+        (json!({ "text": { "format": named } }), "json_schema"),
+    ] {
+        let sent = respond(&server, wanted).await;
+        let read = body(server.get(&at(&sent, "")).await).await;
+
+        for response in [&sent, &read] {
+            let format = response["text"]["format"].as_object().unwrap();
+            assert_eq!(format["type"], kind, "{response}");
+            if kind == "json_schema" {
+                assert!(format.contains_key("description"), "{response}");
+                assert_eq!(format["strict"], false, "{response}");
+            }
+            let reasoning = response["reasoning"].as_object().unwrap();
+            assert!(reasoning.contains_key("effort") && reasoning.contains_key("summary"));
+            assert_eq!(response["truncation"], "auto", "the host compacts");
+        }
+    }
+}

@@ -20,6 +20,7 @@ pub(super) fn transcript(request: &ResponseRequest) -> Result<Transcript, Proble
     let mut turns: Vec<Turn> = Vec::new();
     match &request.input {
         Input::Text(text) => turns.push(Turn {
+            index: 0,
             speaker: Speaker::User,
             blocks: vec![ContentBlock::text(text.as_str())],
         }),
@@ -35,10 +36,11 @@ pub(super) fn transcript(request: &ResponseRequest) -> Result<Transcript, Proble
         .collect();
     let instructions = (!instructions.is_empty()).then(|| instructions.join("\n\n"));
     Transcript {
+        list: "/input",
         instructions,
         turns,
     }
-    .checked("/input")
+    .checked()
 }
 
 fn take(
@@ -58,14 +60,17 @@ fn take(
             return Ok(());
         }
         (None | Some("message"), Some("user")) => Turn {
+            index,
             speaker: Speaker::User,
             blocks: content(&item["content"], &at("content"))?,
         },
         (None | Some("message"), Some("assistant")) => Turn {
+            index,
             speaker: Speaker::Model,
             blocks: content(&item["content"], &at("content"))?,
         },
         (Some("function_call"), _) => Turn {
+            index,
             speaker: Speaker::Model,
             blocks: vec![ContentBlock::ToolUse(ToolUseBlock {
                 id: text("call_id"),
@@ -84,6 +89,7 @@ fn take(
                 }
             };
             Turn {
+                index,
                 speaker: Speaker::Tools,
                 blocks: vec![ContentBlock::ToolResult(ToolResultBlock {
                     tool_use_id: text("call_id"),

@@ -14,8 +14,8 @@ use callboard_actors::{
 };
 use serde_json::{Map, Value, json};
 
-use super::object;
 use super::wire::{Fixed, ResponseError, ResponseShown};
+use super::{ANY_OBJECT, object};
 use crate::http::{
     answer_body::bytes_of,
     compat::{Place, instructions_in},
@@ -117,9 +117,13 @@ impl Brought {
         let parameters = self.parameters.as_deref();
         let effort = parameters.and_then(|wish| wish.effort);
         let format = match &self.schema {
+            Some(schema) if schema.as_str() == ANY_OBJECT => json!({ "type": "json_object" }),
             Some(schema) => {
                 let schema: Value = schema.parse().unwrap_or_default();
-                json!({ "type": "json_schema", "name": "answer", "schema": schema })
+                json!({
+                    "type": "json_schema", "name": "answer", "schema": schema,
+                    "description": null, "strict": false,
+                })
             }
             None => json!({ "type": "text" }),
         };
@@ -155,7 +159,7 @@ impl Brought {
             tool_choice: choice(self.tools.as_deref().map(|brought| &brought.choice)),
             tools: tools.map(function).collect(),
             fixed: Fixed::default(),
-            truncation: "disabled",
+            truncation: "auto",
             usage: None,
             metadata: Map::new(),
         }

@@ -15,7 +15,7 @@ use axum::{
 };
 use callboard_actors::{
     chat::RawJson,
-    ids::TenantId,
+    ids::{Seq, TenantId},
     ports::{Clock as _, Entropy as _},
     stream::StopReason,
 };
@@ -34,15 +34,18 @@ use crate::{
         auth::{Caller, CallerKey},
         compat::{
             Ask, Asked, Bound, BringsHistory, Call, Ended, Place, Transcript, model::check_model,
-            respond,
+            respond, waiting_in,
         },
         error::Problem,
-        shared::App,
+        shared::{App, scope},
     },
 };
 
 /// Status of a response that was cancelled.
 const CANCELLED: &str = "cancelled";
+
+/// The schema that stands for any JSON object.
+const ANY_OBJECT: &str = r#"{"type":"object"}"#;
 
 /// Prefix of the conversations of stored responses; random hex digits follow.
 const STORED: &str = "resp-";
@@ -92,12 +95,14 @@ pub(in crate::http) async fn create(
     let store = request.store.unwrap_or(true);
     let is_background = request.background.unwrap_or_default();
     let bound = match &request.previous_response_id {
-        Some(previous) => Bound::Follows(followed(&app, &tenant, previous).await?),
-        None if store => Bound::Whole(stored_id()),
+        Some(previous) => followed(&app, &tenant, previous).await?,
+        None if store => Bound::New(stored_id()),
         None => Bound::Nothing,
     };
     let conversation = match &bound {
-        Bound::Follows(id) | Bound::Whole(id) => id.strip_prefix(STORED).map(str::to_owned),
+        Bound::Follows(id, _) | Bound::New(id) | Bound::Whole(id) => {
+            id.strip_prefix(STORED).map(str::to_owned)
+        }
         Bound::Nothing => None,
     };
     let streams = request.stream.unwrap_or_default();
@@ -132,8 +137,16 @@ pub(in crate::http) async fn create(
     if is_background {
         return Ok(Json(response).into_response());
     }
-    let ended = call.end(&app).await?;
+    let ended = call.end(&app).await.map_err(in_input)?;
     Ok(Json(whole(response, &ended)).into_response())
+}
+
+/// The problem with the pointer of this API's list of messages.
+fn in_input(problem: Problem) -> Problem {
+    match problem.pointer.as_deref() {
+        Some("/messages") => problem.at("/input"),
+        _ => problem,
+    }
 }
 
 /// Refuses what an answer without it would misrepresent.
@@ -161,7 +174,8 @@ fn refuse(request: &ResponseRequest) -> Result<(), Problem> {
 fn whole(mut response: ResponseShown, ended: &Ended) -> ResponseShown {
     if !ended.text.is_empty() {
         let id = item_id("msg", &response, 0);
-        response.output.push(Item::message(&id, Some(&ended.text)));
+        let item = Item::message(&id, Some((&ended.text, is_cut(ended))));
+        response.output.push(item);
     }
     for tool_use in &ended.calls {
         let id = item_id("fc", &response, response.output.len());
@@ -173,9 +187,22 @@ fn whole(mut response: ResponseShown, ended: &Ended) -> ResponseShown {
 
 /// The response before its end.
 fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> ResponseShown {
-    let text = request
-        .text
-        .unwrap_or_else(|| object(json!({ "format": { "type": "text" } })));
+    let mut text = request.text.unwrap_or_default();
+    let format = text.entry("format").or_insert(Value::Null);
+    if format.is_null() {
+        *format = json!({ "type": "text" });
+    }
+    if format["type"] == "json_schema" {
+        fill(
+            format,
+            &[("description", Value::Null), ("strict", json!(false))],
+        );
+    }
+    let mut reasoning = Value::Object(request.reasoning.unwrap_or_default());
+    fill(
+        &mut reasoning,
+        &[("effort", Value::Null), ("summary", Value::Null)],
+    );
     let offered = request.tools.unwrap_or_default().into_iter();
     ResponseShown {
         id,
@@ -193,9 +220,7 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
         output: Vec::new(),
         parallel_tool_calls: true,
         previous_response_id: request.previous_response_id,
-        reasoning: request
-            .reasoning
-            .unwrap_or_else(|| object(json!({ "effort": null, "summary": null }))),
+        reasoning: object(reasoning),
         store,
         temperature: request.temperature.map_or(1.0, f64::from),
         text,
@@ -205,7 +230,7 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
             .map(shown)
             .collect(),
         fixed: Fixed::default(),
-        truncation: "disabled",
+        truncation: "auto",
         usage: None,
         metadata: request.metadata.unwrap_or_default(),
     }
@@ -213,12 +238,18 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
 
 /// A function of the request, with all the fields of OpenAI's form.
 fn shown(mut tool: Value) -> Value {
-    if let Value::Object(fields) = &mut tool {
-        for name in ["description", "parameters", "strict"] {
-            fields.entry(name).or_insert(Value::Null);
+    let fields = ["description", "parameters", "strict"];
+    fill(&mut tool, &fields.map(|name| (name, Value::Null)));
+    tool
+}
+
+/// Adds the fields that an object lacks.
+fn fill(object: &mut Value, fields: &[(&str, Value)]) {
+    if let Value::Object(object) = object {
+        for (name, value) in fields {
+            object.entry(*name).or_insert_with(|| value.clone());
         }
     }
-    tool
 }
 
 /// The fields of an object.
@@ -229,9 +260,14 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Completes a response whose call ended.
-fn ended_as(response: &mut ResponseShown, ended: &Ended) {
-    let reason = match ended.stop {
+/// Whether the model's message is not whole.
+fn is_cut(ended: &Ended) -> bool {
+    cut_by(ended.stop).is_some() || ended.stop == StopReason::Interrupted
+}
+
+/// Why the model's message is not whole.
+fn cut_by(stop: StopReason) -> Option<&'static str> {
+    match stop {
         StopReason::Refusal => Some("content_filter"),
         StopReason::MaxTokens
         | StopReason::IterationLimit
@@ -239,7 +275,12 @@ fn ended_as(response: &mut ResponseShown, ended: &Ended) {
         | StopReason::Budget
         | StopReason::ContextTooLarge => Some("max_output_tokens"),
         _ => None,
-    };
+    }
+}
+
+/// Completes a response whose call ended.
+fn ended_as(response: &mut ResponseShown, ended: &Ended) {
+    let reason = cut_by(ended.stop);
     response.status = match (reason, ended.stop) {
         (Some(_), _) => "incomplete",
         (None, StopReason::Interrupted) => CANCELLED,
@@ -272,29 +313,34 @@ fn stored_id() -> String {
 
 /// The conversation that a response after `previous` continues: that of `previous`, or a copy if
 /// another response followed it already.
-async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<String, Problem> {
+async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<Bound, Problem> {
     let missing = || {
         let detail = "there is no such stored response";
         Problem::new(StatusCode::NOT_FOUND, "not_found", detail).at("/previous_response_id")
     };
     let (id, Place { round, .. }) = stored::parsed(previous).ok_or_else(missing)?;
-    let known = app.known(tenant, &id).await;
-    let (_, conversation) = known.map_err(|problem| match problem.status {
-        404 | 422 => missing(),
-        _ => problem,
-    })?;
-    let last = conversation
-        .rounds()
-        .await?
-        .last()
-        .map(|last| last.round_id);
+    let scope = scope(tenant, &id).map_err(|_| missing())?;
+    let conversation = app.conversation(&scope);
+    let state = conversation.state().await?;
+    if state.head == Seq(0) {
+        return Err(missing());
+    }
+    let begun_last = state.rounds.last().filter(|_| state.inbox.is_empty());
+    let last = match begun_last {
+        Some(last) => Some(last),
+        // Prompts wait, or the history was replaced: the journal has all rounds.
+        None => {
+            let all = conversation.rounds().await?;
+            all.last().map(|last| last.round_id)
+        }
+    };
     if last == Some(round) {
-        return Ok(id);
+        return Ok(Bound::Follows(id, waiting_in(&state)));
     }
     app.host.tenant(tenant).admit_change()?;
     let copy = stored_id();
     conversation.fork(copy.as_str(), Some(round)).await?;
-    Ok(copy)
+    Ok(Bound::Follows(copy, None))
 }
 
 /// The JSON Schema that the answer must match, if `text.format` has one.
@@ -304,7 +350,7 @@ fn schema(request: &ResponseRequest) -> Result<Option<RawJson>, Problem> {
     };
     match (format["type"].as_str(), format.get("schema")) {
         (None | Some("text"), _) => Ok(None),
-        (Some("json_object"), _) => Ok(RawJson::from_text(r#"{"type":"object"}"#).ok()),
+        (Some("json_object"), _) => Ok(RawJson::from_text(ANY_OBJECT).ok()),
         (Some("json_schema"), Some(schema)) => {
             let raw = RawJson::from_text(schema.to_string());
             raw.map(Some)

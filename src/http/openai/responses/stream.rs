@@ -1,10 +1,11 @@
 //! Streams a call as the events of a response.
 
 use callboard_actors::chat::ToolUseBlock;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    CANCELLED, ended_as, failed_as,
+    CANCELLED, ended_as, failed_as, is_cut,
     wire::{Item, ResponseShown, TextPart},
 };
 use crate::http::{
@@ -19,6 +20,8 @@ use crate::http::{
 /// continues where it was, also when only the whole message is left.
 pub(super) struct Events {
     response: ResponseShown,
+    /// The id of the message item.
+    message_id: String,
     /// The number of the next event.
     number: u64,
     /// The last event that the client has.
@@ -27,9 +30,23 @@ pub(super) struct Events {
     text: Option<String>,
 }
 
+/// A piece of text. There are many of them, so they take no tree of values.
+#[derive(Serialize)]
+struct TextDelta<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    sequence_number: u64,
+    item_id: &'a str,
+    output_index: u32,
+    content_index: u32,
+    delta: &'a str,
+    logprobs: [(); 0],
+}
+
 impl Events {
     pub(super) fn new(response: ResponseShown) -> Self {
         Self {
+            message_id: item_id("msg", &response, 0),
             response,
             number: 0,
             after: None,
@@ -60,13 +77,8 @@ impl Events {
         out.push_back(framed(kind, &event));
     }
 
-    /// The id of the message item.
-    fn message_id(&self) -> String {
-        item_id("msg", &self.response, 0)
-    }
-
     fn begin_message(&mut self, out: &mut Out) {
-        let id = self.message_id();
+        let id = self.message_id.clone();
         let item = Item::message(&id, None);
         let added = json!({ "output_index": 0, "item": item });
         self.send("response.output_item.added", added, out);
@@ -75,9 +87,9 @@ impl Events {
         self.text = Some(String::new());
     }
 
-    fn end_message(&mut self, out: &mut Out) {
+    fn end_message(&mut self, is_cut: bool, out: &mut Out) {
         let Some(text) = self.text.take() else { return };
-        let id = self.message_id();
+        let id = self.message_id.clone();
         let done = json!({
             "item_id": id, "output_index": 0, "content_index": 0, "text": text, "logprobs": [],
         });
@@ -86,7 +98,7 @@ impl Events {
             "item_id": id, "output_index": 0, "content_index": 0, "part": TextPart::new(&text),
         });
         self.send("response.content_part.done", part, out);
-        let item = Item::message(&id, Some(&text));
+        let item = Item::message(&id, Some((&text, is_cut)));
         let done = json!({ "output_index": 0, "item": item });
         self.send("response.output_item.done", done, out);
         self.response.output.push(item);
@@ -144,15 +156,25 @@ impl Encoder for Events {
             .after
             .map_or(0, |after| after.saturating_add(1).saturating_sub(first));
         let known = usize::try_from(known).unwrap_or(usize::MAX);
-        let delta: String = text.chars().skip(known).collect();
-        let delta = json!({
-            "item_id": self.message_id(), "output_index": 0, "content_index": 0, "delta": delta, "logprobs": []
-        });
-        self.write("response.output_text.delta", number, delta, out);
+        if self.after.is_some_and(|after| number <= after) {
+            return;
+        }
+        let from = text.char_indices().nth(known).map_or(0, |(at, _)| at);
+        let kind = "response.output_text.delta";
+        let delta = TextDelta {
+            kind,
+            sequence_number: number,
+            item_id: &self.message_id,
+            output_index: 0,
+            content_index: 0,
+            delta: text.get(from..).unwrap_or_default(),
+            logprobs: [],
+        };
+        out.push_back(framed(kind, &delta));
     }
 
     fn ended(&mut self, ended: &Ended, out: &mut Out) {
-        self.end_message(out);
+        self.end_message(is_cut(ended), out);
         for call in &ended.calls {
             self.call(call, out);
         }
@@ -161,7 +183,7 @@ impl Encoder for Events {
     }
 
     fn failed(&mut self, problem: Problem, out: &mut Out) {
-        self.end_message(out);
+        self.end_message(true, out);
         failed_as(&mut self.response, problem);
         self.end(out);
     }

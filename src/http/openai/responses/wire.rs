@@ -147,7 +147,7 @@ pub(in crate::http) struct ResponseShown {
     /// What this API has no setting for.
     #[serde(flatten)]
     pub(super) fixed: Fixed,
-    /// Always `disabled`: the host compacts what does not fit.
+    /// Always `auto`: the host compacts what does not fit.
     pub(super) truncation: &'static str,
     /// Tokens of all model calls of the response; `null` before its end.
     pub(super) usage: Option<ResponseUsage>,
@@ -290,13 +290,20 @@ pub(super) enum Item {
 }
 
 impl Item {
-    /// A message of the model; without text, one that begins.
-    pub(super) fn message(id: &str, text: Option<&str>) -> Self {
+    /// A message of the model, with whether it is cut; without text, one that begins.
+    pub(super) fn message(id: &str, text: Option<(&str, bool)>) -> Self {
         Self::Message {
             id: id.to_owned(),
-            status: text.map_or("in_progress", |_| "completed"),
+            status: match text {
+                None => "in_progress",
+                Some((_, true)) => "incomplete",
+                Some((_, false)) => "completed",
+            },
             role: "assistant",
-            content: text.map(TextPart::new).into_iter().collect(),
+            content: text
+                .map(|(text, _)| TextPart::new(text))
+                .into_iter()
+                .collect(),
         }
     }
 
