@@ -126,6 +126,7 @@ pub(super) async fn run(
     let console = config.http.console.unwrap_or(true);
     let mcp = config.http.mcp.unwrap_or(true);
     let cors_origins = config.http.cors_origins.clone();
+    let eval_results = config.eval_results();
     let address = config.listen();
     let figures = config.observability.settings.enable_metrics;
     super::trust::note(&config);
@@ -167,7 +168,7 @@ pub(super) async fn run(
     // interrupted.
     let drain_within = args.grace.saturating_add(BEYOND_GRACE);
     let leaving = CancellationToken::new();
-    let http = HttpConfig::new(operator.keys().clone())
+    let mut http = HttpConfig::new(operator.keys().clone())
         .bounds(bounds)
         .operator(Arc::new(operator.clone()))
         .drain_within(drain_within)
@@ -178,6 +179,7 @@ pub(super) async fn run(
         .cors_origins(cors_origins)
         .peers(peers)
         .redactor(telemetry.redactor().clone());
+    http.eval_results = Some(eval_results);
     let (end, ended) = oneshot::channel::<()>();
     let sharing = lease.as_ref().map(|lease| {
         let mut share = lease.share();

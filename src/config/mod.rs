@@ -567,6 +567,12 @@ impl Config {
         self.listen.unwrap_or(LISTEN)
     }
 
+    /// The file of results of `callboard eval` in the data folder, which `serve` shows the operator.
+    #[cfg(feature = "evals")]
+    pub(crate) fn eval_results(&self) -> PathBuf {
+        self.data_dir.join("evals.db")
+    }
+
     /// Checks what loading does not: each provider's key is where the configuration says, the
     /// folders of tenants and of stored data do not overlap, and every model under a money budget
     /// has a price.

@@ -32,6 +32,9 @@ pub struct HttpConfig {
     /// Origins of web pages that may call the API from a browser, such as `https://app.example`; `*`
     /// for all.
     pub cors_origins: Vec<String>,
+    /// The file of results whose evaluations the operator reads in the console (feature `evals`).
+    #[cfg(feature = "evals")]
+    pub eval_results: Option<std::path::PathBuf>,
     /// The other hosts on the same store; `None` for a host that is alone.
     pub peers: Option<Arc<dyn Peers>>,
     /// Masks the program's secrets in error responses. Share the instance that masks its logs.
@@ -54,6 +57,8 @@ impl HttpConfig {
             console: true,
             mcp: true,
             cors_origins: Vec::new(),
+            #[cfg(feature = "evals")]
+            eval_results: None,
             peers: None,
             redactor: Redactor::default(),
         }

@@ -23,7 +23,7 @@ impl ResultsFlag {
     pub(super) fn path(&self, config: &Config) -> PathBuf {
         self.results
             .clone()
-            .unwrap_or_else(|| config.data_dir.join("evals.db"))
+            .unwrap_or_else(|| config.eval_results())
     }
 
     /// Opens results that exist.

@@ -9,16 +9,16 @@ pub mod table;
 use super::statistics::Interval;
 
 /// A share as percent, without decimals.
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", 100.0 * share)
 }
 
 /// An interval as percents.
-fn range(interval: &Interval) -> String {
+pub(crate) fn range(interval: &Interval) -> String {
     format!("{:.0}–{:.0} %", 100.0 * interval.low, 100.0 * interval.high)
 }
 
-fn dollars(usd: Option<f64>) -> String {
+pub(crate) fn dollars(usd: Option<f64>) -> String {
     match usd {
         None => "–".into(),
         Some(usd) if usd != 0.0 && usd.abs() < 0.01 => format!("${usd:.5}"),
@@ -26,7 +26,7 @@ fn dollars(usd: Option<f64>) -> String {
     }
 }
 
-fn seconds(seconds: f64) -> String {
+pub(crate) fn seconds(seconds: f64) -> String {
     if seconds < 10.0 {
         format!("{seconds:.2} s")
     } else if seconds < 600.0 {
@@ -45,12 +45,12 @@ fn p_value(p: f64) -> String {
 }
 
 /// Signed percentage points.
-fn points(share: f64) -> String {
+pub(crate) fn points(share: f64) -> String {
     format!("{:+.1}", 100.0 * share)
 }
 
 /// How many of how many, such as `2/3`; a dash for none.
-fn of(part: u32, whole: u32) -> String {
+pub(crate) fn of(part: u32, whole: u32) -> String {
     if whole == 0 {
         "–".into()
     } else {
@@ -59,7 +59,7 @@ fn of(part: u32, whole: u32) -> String {
 }
 
 /// A date and time in UTC, to the minute.
-fn date(ms: u64) -> String {
+pub(crate) fn date(ms: u64) -> String {
     let text = callboard_actors::time::Timestamp(ms).to_string();
     text.chars()
         .take(16)

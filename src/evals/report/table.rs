@@ -203,7 +203,7 @@ pub fn comparison(found: &Comparison) -> String {
 }
 
 /// The figures of a comparison, a line each.
-pub(super) fn lines(found: &Comparison) -> Vec<String> {
+pub(crate) fn lines(found: &Comparison) -> Vec<String> {
     let passes = &found.passes;
     let mut lines = vec![found.verdict.clone()];
     if let (Some(low), Some(high), Some(p)) = (passes.low, passes.high, passes.p) {

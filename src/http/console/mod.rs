@@ -16,7 +16,7 @@
 //! | `call` | the request body of a model call |
 //! | `compare`, `rounds` | two conversations side by side; the rounds of a journal (pure) |
 //! | `actions` | what the forms of a conversation do |
-//! | `host` | the operator's pages |
+//! | `host`, `evals` | the operator's pages; evaluations |
 //!
 //! # Promises
 //! - Text of people, models and tools is escaped: only `html::trusted` writes HTML, and only
@@ -31,6 +31,8 @@ mod bars;
 mod call;
 mod compare;
 mod cookies;
+#[cfg(feature = "evals")]
+mod evals;
 mod fan_outs;
 mod figures;
 mod files;
@@ -62,6 +64,19 @@ use crate::observe::Redactor;
 
 /// What the paths of the console begin with.
 pub(super) const PREFIX: &str = "/console";
+
+#[cfg(feature = "evals")]
+fn evaluations() -> Router<App> {
+    Router::new()
+        .route("/console/host/evals", get(evals::runs))
+        .route("/console/host/evals/of/{run}", get(evals::one))
+        .route("/console/host/evals/compare", get(evals::side_by_side))
+}
+
+#[cfg(not(feature = "evals"))]
+fn evaluations() -> Router<App> {
+    Router::new()
+}
 
 /// The routes of the console. `redactor` masks secrets in the texts of failures.
 pub(super) fn routes(redactor: &Redactor) -> Router<App> {
@@ -111,6 +126,7 @@ pub(super) fn routes(redactor: &Redactor) -> Router<App> {
         .route("/console/host/tenants/{tenant}/key", post(host::key))
         .route("/console/host/tenants/{tenant}/erase", post(host::erase))
         .route("/console/host/tenants/{tenant}/remove", post(host::remove))
+        .merge(evaluations())
         .route("/console/{*rest}", get(missing))
         .layer(middleware::from_fn(move |request, next| {
             page::dressed(redactor.clone(), request, next)

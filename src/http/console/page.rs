@@ -88,6 +88,8 @@ pub(super) enum Section {
     FanOuts,
     Host,
     Tenants,
+    #[cfg(feature = "evals")]
+    Evals,
     Nowhere,
 }
 
@@ -254,6 +256,8 @@ fn frame(page: &Page, theme: Option<&str>) -> Markup {
         Some(Who::Operator) => &[
             (Section::Host, "/console/host", "Host"),
             (Section::Tenants, "/console/host/tenants", "Tenants"),
+            #[cfg(feature = "evals")]
+            (Section::Evals, "/console/host/evals", "Evaluations"),
         ],
         None => &[],
     };

@@ -3,6 +3,7 @@
 mod call;
 mod compare;
 mod cost;
+mod evals;
 mod hostile;
 mod operator;
 

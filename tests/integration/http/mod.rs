@@ -22,7 +22,7 @@ mod rounds;
 mod routes;
 mod tenants;
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use callboard::{
     Host,
@@ -80,6 +80,7 @@ struct Setting {
     redactor: Redactor,
     no_metrics: bool,
     peers: Option<Arc<dyn Peers>>,
+    eval_results: Option<PathBuf>,
 }
 
 impl Server {
@@ -102,6 +103,7 @@ impl Server {
         keys.put(tenant("zeta"), KeyHash::from_key(ZETA));
         keys.set_admin(Some(KeyHash::from_key(ADMIN)));
         let mut config = HttpConfig::new(keys.clone()).bounds(setting.bounds);
+        config.eval_results = setting.eval_results;
         if let Some(operator) = setting.operator {
             config = config.operator(operator);
         }
