@@ -72,7 +72,7 @@ async fn measure(programs: &Programs, clients: &Arc<Clients>, what: &str, rows: 
             let before = programs.cpu_us();
             let (done, kept) = clients.run(rows[at], turns).await;
             let cost = (programs.cpu_us() - before) / done as f64;
-            clients.delete(kept).await;
+            clients.delete(rows[at], kept).await;
             if round > 0 {
                 costs[at].push(cost);
             }
