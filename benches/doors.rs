@@ -18,7 +18,7 @@
 //!
 //! `cargo bench --bench doors` prints CPU per turn, and the ratio to the own route, whole and
 //! streamed. `-- single` and `-- kept` run one part; `--turns N`, `--rounds N`, `--clients N`,
-//! `--door NAME` and `--mode whole` choose. `--program PATH` measures another build of the program.
+//! `--door NAME` and `--mode streamed` choose. `--program PATH` measures another build of the program.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -72,7 +72,7 @@ async fn measure(programs: &Programs, clients: &Arc<Clients>, what: &str, rows: 
             let before = programs.cpu_us();
             let (done, kept) = clients.run(rows[at], turns).await;
             let cost = (programs.cpu_us() - before) / done as f64;
-            clients.delete(kept).await;
+            clients.delete(rows[at], kept).await;
             if round > 0 {
                 costs[at].push(cost);
             }

@@ -9,6 +9,7 @@ use std::{
 };
 
 use axum::{Router, extract::State, routing::post};
+use futures_util::StreamExt as _;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
@@ -155,14 +156,14 @@ impl Clients {
     }
 
     /// Deletes what a phase left.
-    pub(crate) async fn delete(&self, kept: Vec<String>) {
-        for path in kept {
-            for key in KEYS {
-                let url = format!("{}{path}", self.url);
-                let request = self.client.delete(url).bearer_auth(key);
-                let _ = request.send().await.unwrap();
-            }
-        }
+    pub(crate) async fn delete(self: &Arc<Self>, row: Row, kept: Vec<String>) {
+        let deleted = kept.into_iter().map(|path| async move {
+            let url = format!("{}{path}", self.url);
+            let request = self.client.delete(url).bearer_auth(key(row));
+            assert!(request.send().await.unwrap().status().is_success());
+        });
+        let at_once = futures_util::stream::iter(deleted).buffer_unordered(self.lanes);
+        at_once.collect::<Vec<()>>().await;
     }
 
     async fn conversation(&self, row: Row, each: usize) -> Option<String> {
@@ -205,12 +206,11 @@ impl Clients {
         talk: &Talk,
         body: Option<Value>,
     ) -> String {
-        let key = KEYS[usize::from(row.door == Door::Webhook)];
         let is_prompt = method == Method::POST;
         let mut request = self
             .client
             .request(method, format!("{}{path}", self.url))
-            .bearer_auth(key);
+            .bearer_auth(key(row));
         if row.door == Door::Mcp {
             request = request.header("accept", "application/json, text/event-stream");
         }
@@ -232,6 +232,10 @@ impl Clients {
         }
         answer
     }
+}
+
+fn key(row: Row) -> &'static str {
+    KEYS[usize::from(row.door == Door::Webhook)]
 }
 
 /// The messages before the prompt, of 200 bytes each.

@@ -165,7 +165,7 @@ async fn refusals_have_the_form_of_openai() {
             json!({ "model": "default" }),
             422,
             "invalid_request_error",
-            json!(""),
+            json!(null), // A field that is missing has no place.
         ),
     ];
     for (wanted, status, kind, param) in cases {
@@ -716,20 +716,6 @@ async fn a_refused_attachment_is_named_where_the_client_wrote_it() {
         assert_eq!(refused["error"]["code"], "attachment_remote", "{refused}");
         assert_eq!(refused["error"]["param"], param, "{refused}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_lacks_a_field_has_no_empty_param() {
-    let server = Server::start(ScriptedModel::always(Reply::text("no"))).await;
-
-    let refused = server
-        .post("/openai/v1/responses", json!({ "input": "hi" }))
-        .await;
-
-    let refused = body(refused).await;
-    assert!(refused["error"]["param"].is_null(), "{refused}");
-    let message = refused["error"]["message"].as_str().unwrap();
-    assert!(message.contains("`model`"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
