@@ -72,8 +72,6 @@ pub(crate) async fn deliver(host: Host, webhooks: Webhooks) {
     let mut last: Option<TenantId> = None;
     let start = Instant::now();
     let mut trim_at = start;
-    // A call that ends is no reason to look if none of those that were due had to wait for its place.
-    let mut is_awaited = true;
     loop {
         let receivers = webhooks.receivers();
         let looks = receivers
@@ -85,7 +83,7 @@ pub(crate) async fn deliver(host: Host, webhooks: Webhooks) {
                     trim(outbox, &webhooks, receivers).await?;
                     trim_at = Instant::now() + TRIM;
                 }
-                if looks && is_awaited {
+                if looks {
                     let mut begin = Begin {
                         host: &host,
                         outbox,
@@ -95,26 +93,25 @@ pub(crate) async fn deliver(host: Host, webhooks: Webhooks) {
                         plan: &mut plan,
                         calls: &mut calls,
                     };
-                    is_awaited = begin.due(&mut last).await?;
+                    begin.due(&mut last).await?;
                 }
                 Ok::<_, StoreError>(())
             };
             if let Err(error) = worked.await {
                 tracing::debug!(%error, "webhooks were not looked for");
-                is_awaited = true;
                 sleep(LOOK).await;
             }
         }
         let look = if looks { LOOK } else { IDLE_LOOK };
         tokio::select! {
-            () = webhooks.0.bell.notified() => is_awaited = true,
+            () = webhooks.0.bell.notified() => {}
             Some(ended) = calls.join_next() => {
                 note(&mut plan, &webhooks, ended, start.elapsed());
                 while let Some(ended) = calls.try_join_next() {
                     note(&mut plan, &webhooks, ended, start.elapsed());
                 }
             }
-            () = sleep(look.mul_f64(0.75 + SystemEntropy.fraction() / 2.0)) => is_awaited = true,
+            () = sleep(look.mul_f64(0.75 + SystemEntropy.fraction() / 2.0)) => {}
         }
     }
 }
@@ -133,9 +130,7 @@ struct Begin<'a> {
 
 impl Begin<'_> {
     /// Begins the calls of messages that are due, tenant by tenant, from the one after `last`.
-    /// Returns whether some may wait for the place of another.
-    async fn due(&mut self, last: &mut Option<TenantId>) -> Result<bool, StoreError> {
-        let mut are_waiting = false;
+    async fn due(&mut self, last: &mut Option<TenantId>) -> Result<(), StoreError> {
         let settings = &self.receivers.settings;
         self.plan
             .keep(|tenant| self.receivers.of_tenants.contains_key(tenant));
@@ -151,13 +146,11 @@ impl Begin<'_> {
                 .plan
                 .room(&tenant, settings.at_once_max, self.start.elapsed());
             if room == 0 {
-                are_waiting = true;
                 continue;
             }
             let lease = settings.timeout + BEYOND_CALL;
             let now = SystemClock.now();
             let claimed = self.outbox.claim(&tenant, now, lease, room).await?;
-            are_waiting |= claimed.len() >= room;
             self.plan.began(&tenant, claimed.len());
             *last = Some(tenant);
             for message in claimed {
@@ -170,7 +163,7 @@ impl Begin<'_> {
                 ));
             }
         }
-        Ok(are_waiting)
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use axum::body::{Body, BodyDataStream};
 use bytes::BytesMut;
 use futures_util::StreamExt as _;
 use memchr::memmem;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Bytes of one event: the end of a round repeats its texts.
 const EVENT_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -42,17 +42,8 @@ impl Events {
     }
 }
 
-/// Events with a piece of a text. There are many, and only that they come matters here.
-const PIECES: [&str; 2] = ["text_delta", "thinking_delta"];
-
-/// The data of a frame, without that of a piece of text; `None` of a comment. This host writes an
-/// event's data in one line.
+/// The data of a frame; `None` of a comment. This host writes an event's data in one line.
 fn data(frame: &[u8]) -> Option<Value> {
-    let mut lines = frame.split(|byte| *byte == b'\n');
-    let name = lines.find_map(|line| line.strip_prefix(b"event: "));
-    if let Some(piece) = PIECES.iter().find(|piece| name == Some(piece.as_bytes())) {
-        return Some(json!({ "type": piece }));
-    }
     frame
         .split(|byte| *byte == b'\n')
         .find_map(|line| line.strip_prefix(b"data: "))
@@ -64,16 +55,9 @@ mod tests {
     use std::convert::Infallible;
 
     use bytes::Bytes;
+    use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn of_a_piece_of_text_only_that_it_came_is_read() {
-        let frame = b"id: 1.2.0\nevent: text_delta\ndata: {\"text\":\"hi\"}\n";
-
-        assert_eq!(data(frame), Some(json!({ "type": "text_delta" })));
-        assert_eq!(data(b":\n"), None);
-    }
 
     #[tokio::test]
     async fn events_are_read_however_they_are_cut() {
