@@ -72,7 +72,7 @@ async fn the_operator_sees_runs_of_evaluations_and_two_side_by_side_but_no_answe
         .text;
     assert!(both.contains("after against before"), "{both}");
     assert!(
-        both.contains("+100.0") && both.contains("smallest difference"),
+        both.contains("+100.0") && both.contains("this comparison"),
         "{both}"
     );
     for page in [&runs, &one, &both] {
