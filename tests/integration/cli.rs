@@ -7,6 +7,7 @@ mod damaged;
 mod doctor;
 mod earlier;
 mod editors;
+mod expectations;
 mod fanout;
 mod first_token;
 mod help;
@@ -129,11 +130,16 @@ pub struct Ran {
 impl Ran {
     /// Waits for the end, with a time limit.
     pub fn of(args: &[&str], child: Child) -> Self {
+        Self::within(PATIENCE, args, child)
+    }
+
+    /// As [`Ran::of`], with another time limit.
+    pub fn within(most: Duration, args: &[&str], child: Child) -> Self {
         let pid = child.id();
         let began = Instant::now();
         let waiting = std::thread::spawn(move || child.wait_with_output().unwrap());
         while !waiting.is_finished() {
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > most {
                 kill(pid, "KILL");
                 panic!("{args:?} did not end");
             }
