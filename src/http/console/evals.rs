@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    html::badge,
+    html::{badge, card},
     page::{Failure, Page, Section},
     session::OperatorSession,
 };
@@ -150,10 +150,6 @@ fn about(run: &RunInfo) -> Markup {
     } }
 }
 
-fn card(name: &str, value: &str, more: &str) -> Markup {
-    html! { li { span.dim.small { (name) } strong { (value) } span.dim.small { (more) } } }
-}
-
 /// The trials of a task, each with its outcome; the reason is its title.
 fn marks(figures: &RunFigures, task: &str) -> Markup {
     let trials = || figures.results.iter().filter(|result| result.task == task);
@@ -263,7 +259,7 @@ async fn read<T: Send + 'static>(
     match read {
         Ok(Ok(read)) => Ok(read),
         Ok(Err(error)) => {
-            // Its text has the path of the file.
+            // The text names the file, so it goes to the log only.
             tracing::warn!(%error, "the results of evaluations cannot be read");
             Err(Problem::internal().into())
         }

@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use super::{
     answer::see_other,
     form::Form,
-    html::{badge, bytes, duration, money, number},
+    html::{badge, bytes, card, duration, money, number},
     page::{Failure, Page, Section, csrf},
     session::{OperatorSession, session_of},
 };
@@ -137,9 +137,7 @@ fn sums(figures: &HostFigures) -> Markup {
         ),
     ];
     html! {
-        ul.cards { @for (name, value, more) in cards {
-            li { span.dim.small { (name) } strong { (value) } span.dim.small { (more) } }
-        } }
+        ul.cards { @for (name, value, more) in cards { (card(name, &value, &more)) } }
     }
 }
 

@@ -74,6 +74,11 @@ pub(super) fn badge(class: &str, text: &str) -> Markup {
     html! { span class={ "badge " (class) } { (text) } }
 }
 
+/// A figure with its name above and a remark below, for a list of the class `cards`.
+pub(super) fn card(name: &str, value: &str, more: &str) -> Markup {
+    html! { li { span.dim.small { (name) } strong { (value) } span.dim.small { (more) } } }
+}
+
 /// The beginning of a text of at most `most` bytes, and how many bytes are left out.
 pub(super) fn clip(text: &str, most: usize) -> (&str, usize) {
     let end = text.floor_char_boundary(most);
