@@ -416,29 +416,20 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::tools::fixture::{Fixture, call_with, context};
+    use crate::tools::fixture::{Fixture, context};
 
-    #[tokio::test]
-    async fn a_search_whose_time_is_over_shows_what_it_found_and_a_cancelled_one_nothing() {
+    #[test]
+    fn a_search_whose_time_is_over_shows_what_it_found_and_a_cancelled_one_nothing() {
         let fixture = Fixture::new();
         fixture.write("b.txt", "alpha\n");
-        let tool = fixture.tool("grep_search");
-        let stopped = |time_left| {
-            let context = context();
-            context.cancel.cancel();
-            ToolContext {
-                deadline: Instant::now() + time_left,
-                ..context
-            }
-        };
+        let root = Root::open(fixture.path(), crate::sandbox::PathRules::default()).unwrap();
+        let args: GrepSearchArgs = serde_json::from_str(r#"{"pattern":"alpha"}"#).unwrap();
+        let stopped = CancellationToken::new();
+        stopped.cancel();
+        let with_time_left = |left| search(&root, &args, &stopped, Instant::now() + left);
 
-        let late = call_with(&tool, r#"{"pattern":"alpha"}"#, stopped(Duration::ZERO)).await;
-        let cancelled = call_with(
-            &tool,
-            r#"{"pattern":"alpha"}"#,
-            stopped(Duration::from_secs(60)),
-        )
-        .await;
+        let late = with_time_left(Duration::ZERO);
+        let cancelled = with_time_left(Duration::from_secs(60));
 
         assert!(late.is_ok_and(|text| text.contains("the time was over before every file")));
         assert!(cancelled.is_err());
