@@ -17,7 +17,10 @@ use std::collections::{HashSet, VecDeque};
 
 use axum::http::StatusCode;
 use callboard_actors::{
-    chat::{ContentBlock, History, Message, ModelParameters, RawJson, ToolChoice, ToolDefinition},
+    chat::{
+        ContentBlock, History, Message, MessageList, ModelParameters, RawJson, ToolChoice,
+        ToolDefinition,
+    },
     conversation::BUDGET_CODE,
     host::{ConversationHandle, Prompt, Reply, SendPrompt},
     ids::{RoundId, Scope, Seq, TenantId},
@@ -35,10 +38,10 @@ pub(super) use self::{
 use self::{
     guard::{DisconnectGuard, stateless_id},
     steps::Steps,
-    transcript::{Begin, after},
+    transcript::{Begin, after, after_texts},
 };
 use super::{
-    body::worked,
+    body::{WORKED_IN_PLACE_MAX, worked},
     error::Problem,
     shared::{App, Watching, scope},
 };
@@ -101,7 +104,6 @@ impl Call {
             false => None,
         };
         let is_stateless = ask.bound == Bound::Nothing;
-        let follows = matches!(ask.bound, Bound::Follows(..));
         let scope = match &ask.bound {
             Bound::Nothing => scope(tenant, &stateless_id())?,
             Bound::New(id) | Bound::Whole(id) | Bound::Follows(id, _) => scope(tenant, id)?,
@@ -112,15 +114,16 @@ impl Call {
         // temporary conversation.
         let mut guard = DisconnectGuard::new(conversation.clone(), is_stateless);
         let results = ask.transcript.results();
-        let (is_known, waiting) = match ask.bound {
-            Bound::Nothing | Bound::New(_) => (false, None),
-            Bound::Follows(_, waiting) => (true, waiting),
+        let known = match ask.bound {
+            Bound::Nothing | Bound::New(_) => None,
+            Bound::Follows(_, waiting) => Some((waiting, Known::Followed)),
             Bound::Whole(_) => {
                 let state = conversation.state().await?;
-                (state.head.0 > 0, waiting_in(&state))
+                let is_known = state.head.0 > 0;
+                is_known.then(|| (waiting_in(&state), Known::of(&state)))
             }
         };
-        let (reply, awaited) = if is_known && !results.is_empty() {
+        let (reply, awaited) = if known.is_some() && !results.is_empty() {
             let awaited = results.iter().map(|result| result.tool_call_id.clone());
             let awaited: HashSet<String> = awaited.collect();
             app.host.tenant(tenant).check_open()?;
@@ -128,13 +131,13 @@ impl Call {
             conversation.client_tool_results(results).await?;
             (conversation.watch(round)?, awaited)
         } else {
-            let send = match is_known {
-                true => {
+            let send = match known {
+                Some((waiting, known)) => {
                     give_up(app, tenant, &conversation, waiting).await?;
-                    let known = (&conversation, follows);
+                    let known = (&conversation, known);
                     next_prompt(app, tenant, known, ask.transcript, is_large).await?
                 }
-                false => begin(app, tenant, &conversation, ask.transcript, is_large).await?,
+                None => begin(app, tenant, &conversation, ask.transcript, is_large).await?,
             };
             let mut send = send.parameters(ask.parameters);
             if !ask.tools.is_empty() {
@@ -299,24 +302,54 @@ pub(super) fn waiting_in(state: &Durable) -> Option<RoundId> {
     round.waits_for_client().then_some(round.id)
 }
 
-/// The prompt for a conversation that has entries: what follows its history.
+/// What the history of a request is compared with.
+enum Known {
+    /// Nothing: the messages are only what is new.
+    Followed,
+    /// The messages of the conversation between two rounds.
+    Messages(MessageList),
+    /// The rounds of the journal, as long as a round is open.
+    Unsettled,
+}
+
+impl Known {
+    fn of(state: &Durable) -> Self {
+        match &state.round {
+            Some(_) => Self::Unsettled,
+            None => Self::Messages(state.history.messages().clone()),
+        }
+    }
+}
+
+/// The prompt for a conversation that has entries: what follows its history. The messages of the
+/// conversation are compared first, because reading its rounds takes the whole journal.
 async fn next_prompt(
     app: &App,
     tenant: &TenantId,
-    (conversation, follows): (&ConversationHandle, bool),
+    (conversation, known): (&ConversationHandle, Known),
     transcript: Transcript,
     is_large: bool,
 ) -> Result<SendPrompt, Problem> {
     let place = (&app.parses, Some(tenant.clone()));
-    if follows {
-        let begun = worked(place, is_large, move || transcript.begin());
-        let Begin { history, prompt } = begun.await??;
-        let prompt = prompt.filter(|_| history.is_empty()).ok_or_else(|| {
-            let detail = "must be results of open calls, or messages of the user";
-            Problem::invalid("/input", detail)
-        })?;
-        return Ok(conversation.send(Prompt::blocks(prompt)));
-    }
+    let transcript = match known {
+        Known::Followed => {
+            let begun = worked(place, is_large, move || transcript.begin());
+            let Begin { history, prompt } = begun.await??;
+            let prompt = prompt.filter(|_| history.is_empty()).ok_or_else(|| {
+                let detail = "must be results of open calls, or messages of the user";
+                Problem::invalid("/input", detail)
+            })?;
+            return Ok(conversation.send(Prompt::blocks(prompt)));
+        }
+        Known::Messages(known) if is_large || known.wire_bytes() <= WORKED_IN_PLACE_MAX => {
+            let compared = move || (after_texts(&known, &transcript), transcript);
+            match worked(place.clone(), is_large, compared).await? {
+                (Some(blocks), _) => return Ok(conversation.send(Prompt::blocks(blocks))),
+                (None, transcript) => transcript,
+            }
+        }
+        Known::Messages(_) | Known::Unsettled => transcript,
+    };
     let rounds = conversation.rounds().await?;
     let rounds: Vec<(String, Option<String>)> = rounds
         .into_iter()

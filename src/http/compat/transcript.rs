@@ -1,7 +1,7 @@
 //! The messages of a request in a form that all compatible APIs share, and what a request adds to a
 //! stored conversation. Pure.
 
-use callboard_actors::chat::{ClientToolResult, ContentBlock, Message, Role};
+use callboard_actors::chat::{ClientToolResult, ContentBlock, Message, MessageList, Role};
 
 use crate::http::{error::Problem, shared::App};
 
@@ -149,10 +149,55 @@ impl Transcript {
     }
 }
 
-/// Text without white space. Clients trim messages and streams may split them at white space, so
-/// comparisons ignore it.
-fn bare(text: &str) -> String {
-    text.chars().filter(|c| !c.is_whitespace()).collect()
+/// Whether a text ends with another. Clients trim messages and streams may split them at white
+/// space, so white space does not count.
+fn ends_with(whole: &str, end: &str) -> bool {
+    let mut whole = bare_reversed(whole);
+    bare_reversed(end).all(|c| whole.next() == Some(c))
+}
+
+fn bare_reversed(text: &str) -> impl Iterator<Item = char> + '_ {
+    text.chars().rev().filter(|c| !c.is_whitespace())
+}
+
+/// Whether two texts are the same without their white space.
+fn is_same(one: &str, other: &str) -> bool {
+    ends_with(one, other) && ends_with(other, one)
+}
+
+/// The next prompt, if the request's history is message by message what the model of the
+/// conversation reads, and all of it is text. `None` says nothing about the request: [`after`]
+/// decides then, which needs the journal.
+pub(super) fn after_texts(
+    known: &MessageList,
+    transcript: &Transcript,
+) -> Option<Vec<ContentBlock>> {
+    let (past, next) = transcript.turns.split_at_checked(known.len())?;
+    let is_known = |(message, turn): (&Message, &Turn)| {
+        let blocks = message.blocks();
+        let text: Option<String> = blocks.iter().map(ContentBlock::as_text).collect();
+        let is_text = |block: &ContentBlock| block.as_text().is_some();
+        let Some(text) = text.filter(|_| turn.blocks.iter().all(is_text)) else {
+            return false;
+        };
+        match (message.role(), turn.speaker) {
+            // The client's instructions may stand before its first message.
+            (Role::User, Speaker::User) => ends_with(&text, &turn.text()),
+            (Role::Assistant, Speaker::Model) => is_same(&text, &turn.text()),
+            _ => false,
+        }
+    };
+    (is_prompt(next) && known.iter().zip(past).all(is_known)).then(|| blocks_of(next))
+}
+
+/// Whether these turns can be a prompt.
+fn is_prompt(turns: &[Turn]) -> bool {
+    !turns.is_empty() && turns.iter().all(Turn::is_user)
+}
+
+fn blocks_of(turns: &[Turn]) -> Vec<ContentBlock> {
+    let blocks = turns.iter().flat_map(|turn| &turn.blocks);
+    blocks.cloned().collect()
 }
 
 /// The messages that follow the known rounds (`(prompt, answer)` each), as the next prompt; `None`
@@ -177,7 +222,7 @@ pub(super) fn after(
                 if users.is_empty()
                     || answers.is_empty()
                     || !is_end(prompt, users)
-                    || !bare(&text(answers)).ends_with(&bare(answer))
+                    || !ends_with(&text(answers), answer)
                 {
                     return None;
                 }
@@ -201,18 +246,12 @@ pub(super) fn after(
             }
         }
     }
-    let is_next = !messages.is_empty() && messages.iter().all(Turn::is_user);
-    is_next.then(|| {
-        messages
-            .iter()
-            .flat_map(|turn| turn.blocks.iter().cloned())
-            .collect()
-    })
+    is_prompt(messages).then(|| blocks_of(messages))
 }
 
 /// Whether a prompt ends with these messages; the client's instructions may stand before them.
 fn is_end(prompt: &str, users: &[Turn]) -> bool {
-    bare(prompt).ends_with(&bare(&text(users)))
+    ends_with(prompt, &text(users))
 }
 
 fn text(turns: &[Turn]) -> String {
@@ -329,6 +368,45 @@ mod tests {
             ),
             Some(vec![ContentBlock::text("go")])
         );
+    }
+
+    #[test]
+    fn a_history_that_the_model_reads_word_for_word_needs_no_journal() {
+        let user = |text: &str| json!({ "role": "user", "content": text });
+        let assistant = |text: &str| json!({ "role": "assistant", "content": text });
+        let known: MessageList = [
+            Message::user(format!("{INSTRUCTIONS}x\nhi")),
+            Message::assistant("ho\n ho"),
+        ]
+        .into_iter()
+        .collect();
+        let next = |messages: Value| after_texts(&known, &converted(messages));
+
+        assert_eq!(
+            next(json!([
+                user("hi"),
+                assistant("hoho "),
+                user("a"),
+                user("b")
+            ])),
+            Some(vec![ContentBlock::text("a"), ContentBlock::text("b")])
+        );
+        let result = json!({ "type": "tool_result", "tool_use_id": "t1", "content": "hi" });
+        for other in [
+            json!([user("hi"), assistant("hoho")]),
+            json!([user("hi"), user("and?")]),
+            json!([user("ha"), assistant("hoho"), user("and?")]),
+            json!([user("hi"), assistant("Let me see. hoho"), user("and?")]),
+            json!([
+                user("hi"),
+                assistant("hoho"),
+                assistant("more"),
+                user("and?")
+            ]),
+            json!([{ "role": "tool", "content": result }, assistant("hoho"), user("and?")]),
+        ] {
+            assert_eq!(next(other.clone()), None, "{other}");
+        }
     }
 
     #[test]

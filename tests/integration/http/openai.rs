@@ -1,7 +1,14 @@
 //! The OpenAI-compatible API (Chat Completions).
 
 use super::*;
-use callboard_actors::{chat::ContentBlock, host::TenantConfig, ports::ListQuery, tenant::Quotas};
+use callboard_actors::{
+    chat::ContentBlock,
+    host::TenantConfig,
+    memory::MemorySessions,
+    ports::ListQuery,
+    tenant::Quotas,
+    testing::{FaultPlan, FaultySessions},
+};
 
 async fn chat(server: &Server, conversation: Option<&str>, wanted: Value) -> Response {
     let mut request = server.ask(Method::POST, "/openai/v1/chat/completions", ACME);
@@ -101,6 +108,35 @@ async fn a_stream_ends_with_the_usage_and_done() {
     );
     assert!(usage["usage"]["completion_tokens"].as_u64() > Some(0));
     soon(async { while stored(&server).await != 0 {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bound_call_reads_no_journal_while_its_history_is_the_conversations() {
+    let inner = Arc::new(MemorySessions::new());
+    let sessions = Arc::new(FaultySessions::new(inner, FaultPlan::new()));
+    let host = Host::builder()
+        .shared_provider(Arc::new(ScriptedModel::answering(|_, call| {
+            Reply::text(format!("answer {call}"))
+        })))
+        .shared_sessions(sessions.clone())
+        .build()
+        .await
+        .unwrap();
+    let server = Server::over(host, Setting::default()).await;
+    let mut messages = Vec::new();
+    let mut reads = Vec::new();
+    for nth in 0..6 {
+        messages.push(user(&format!("question {nth}")));
+        let before = sessions.reads();
+        let wanted = json!({ "model": "default", "messages": messages });
+        let answer = chat(&server, Some("desk"), wanted).await;
+        assert_eq!(answer.status(), 200);
+        reads.push(sessions.reads() - before);
+        messages.push(assistant(&format!("answer {nth}")));
+    }
+
+    // The head of the journal shows whether another process has written.
+    assert_eq!(reads[1..], [1; 5], "{reads:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
