@@ -180,6 +180,8 @@ mod private;
     feature = "tools"
 ))]
 mod fair;
+#[cfg(any(feature = "_provider", feature = "mcp"))]
+mod intake;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]
 mod os_error;
 #[cfg(any(feature = "config", feature = "tools"))]

@@ -3,15 +3,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
+
+use crate::intake;
 
 /// Bytes that a connection may read in a second; a whole message of the largest size may come at
 /// once.
 const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
 
-/// Bytes that the end of a line counts as, and a value of a message.
-const LINE_BYTES: u64 = 128;
+/// Bytes that a value of a message counts as.
 const VALUE_BYTES: u64 = 128;
 
 /// What may be read at once after a pause, as time.
@@ -19,44 +19,29 @@ const BURST: Duration = Duration::from_secs(1);
 
 /// The account of one connection; its clones share it.
 #[derive(Clone)]
-pub(super) struct Intake {
-    /// Until when what was read is paid for.
-    paid: Arc<Mutex<Instant>>,
-}
+pub(super) struct Intake(Arc<intake::Intake>);
 
 impl Intake {
     pub(super) fn new() -> Self {
-        Self {
-            paid: Arc::new(Mutex::new(Instant::now())),
-        }
-    }
-
-    /// Counts what was read, and returns when reading may go on.
-    fn count(&self, bytes: u64) -> Instant {
-        let cost = Duration::from_micros(bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND);
-        let now = Instant::now();
-        let mut paid = self.paid.lock();
-        *paid = (*paid).max(now) + cost;
-        paid.checked_sub(BURST).unwrap_or(now)
+        Self(Arc::new(intake::Intake::new(BYTES_PER_SECOND, BURST)))
     }
 
     /// Waits until bytes that were read are within the bound. Cancel safe: they stay counted.
     pub(super) async fn take(&self, bytes: &[u8]) {
-        let lines = bytes.iter().filter(|byte| matches!(byte, b'\n' | b'\r'));
-        let lines = lines.count() as u64;
-        let until = self.count(bytes.len() as u64 + lines * LINE_BYTES);
-        sleep_until(until).await;
+        sleep_until(self.0.count(intake::cost(bytes))).await;
     }
 
     /// Counts the values of a message, which what is read next waits for: parsing costs more by
     /// values than by bytes.
     pub(super) fn take_values(&self, values: usize) {
-        self.count(values as u64 * VALUE_BYTES);
+        self.0.count(values as u64 * VALUE_BYTES);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     async fn waited(intake: &Intake, bytes: &[u8]) -> Duration {

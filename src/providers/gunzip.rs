@@ -11,10 +11,14 @@ use super::errors;
 
 /// Decoded bytes that are handed on at once. They bound the memory for an answer that decodes to a
 /// thousand times its length.
-const PIECE: usize = 16 * 1024;
+pub(super) const PIECE: usize = 16 * 1024;
 
 /// A decoder that takes the bytes of an answer as they arrive.
-pub(super) struct Gunzip(MultiGzDecoder<Arrived>);
+pub(super) struct Gunzip {
+    decoder: MultiGzDecoder<Arrived>,
+    /// Whether everything that has arrived is decoded.
+    is_drained: bool,
+}
 
 /// Bytes that have arrived and were not decoded yet.
 #[derive(Default)]
@@ -35,7 +39,10 @@ impl Gunzip {
         };
         match encoding.as_bytes().to_ascii_lowercase().as_slice() {
             b"identity" => Ok(None),
-            b"gzip" | b"x-gzip" => Ok(Some(Self(MultiGzDecoder::new(Arrived::default())))),
+            b"gzip" | b"x-gzip" => Ok(Some(Self {
+                decoder: MultiGzDecoder::new(Arrived::default()),
+                is_drained: true,
+            })),
             other => Err(errors::protocol(format_args!(
                 "the server compressed its answer ({}), which was not asked for",
                 errors::one_line(&String::from_utf8_lossy(other))
@@ -43,52 +50,61 @@ impl Gunzip {
         }
     }
 
-    /// Decodes what has arrived and hands it on in pieces.
-    pub(super) fn take(
-        &mut self,
-        bytes: &[u8],
-        mut each: impl FnMut(&[u8]) -> Result<(), ProviderError>,
-    ) -> Result<(), ProviderError> {
-        let arrived = self.0.get_mut();
+    /// Takes bytes that arrived.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        let arrived = self.decoder.get_mut();
         arrived.bytes.drain(..arrived.at);
         arrived.at = 0;
         arrived.bytes.extend_from_slice(bytes);
-        let mut piece = [0; PIECE];
-        loop {
-            match self.0.read(&mut piece) {
-                Ok(0) => return Ok(()),
-                Ok(count) => each(piece.get(..count).unwrap_or_default())?,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                    return Err(errors::protocol("the compressed answer ends early"));
-                }
-                Err(_) => return Err(errors::protocol("the answer is no valid gzip")),
-            }
-        }
+        self.is_drained = false;
     }
 
-    /// Checks that the compressed answer is complete.
-    pub(super) fn finish(
+    /// Takes the end of the compressed answer.
+    pub(super) fn end(&mut self) {
+        self.decoder.get_mut().has_ended = true;
+        self.is_drained = false;
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.is_drained
+    }
+
+    /// Decodes the next piece of what has arrived; `None` when more has to arrive, or at the end.
+    ///
+    /// # Errors
+    /// `Protocol` for what is no gzip, or ends early.
+    pub(super) fn next<'a>(
         &mut self,
-        each: impl FnMut(&[u8]) -> Result<(), ProviderError>,
-    ) -> Result<(), ProviderError> {
-        self.0.get_mut().has_ended = true;
-        self.take(&[], each)
+        piece: &'a mut [u8; PIECE],
+    ) -> Result<Option<&'a [u8]>, ProviderError> {
+        if self.is_drained {
+            return Ok(None);
+        }
+        match self.decoder.read(piece) {
+            Ok(count) if count > 0 => return Ok(piece.get(..count)),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                return Err(errors::protocol("the compressed answer ends early"));
+            }
+            Err(_) => return Err(errors::protocol("the answer is no valid gzip")),
+        }
+        self.is_drained = true;
+        Ok(None)
     }
 
     /// Decodes a whole body, up to `most` bytes. What is no gzip ends the text.
     pub(super) fn whole(mut self, body: &[u8], most: usize) -> Vec<u8> {
         let mut whole = Vec::new();
+        let mut piece = [0; PIECE];
+        self.push(body);
         // An error ends the text where it occurs: the body of a refusal is read by people.
-        drop(self.take(body, |piece| {
-            let room = most.saturating_sub(whole.len());
+        while whole.len() < most
+            && let Ok(Some(piece)) = self.next(&mut piece)
+        {
+            let room = most - whole.len();
             whole.extend_from_slice(piece.get(..room).unwrap_or(piece));
-            if whole.len() < most {
-                Ok(())
-            } else {
-                Err(errors::protocol("the body is too long"))
-            }
-        }));
+        }
         whole
     }
 }
@@ -137,6 +153,16 @@ mod tests {
         encoder.finish().unwrap()
     }
 
+    /// What can be decoded now.
+    fn pieces(decoder: &mut Gunzip) -> Result<Vec<u8>, ProviderError> {
+        let mut all = Vec::new();
+        let mut piece = [0; PIECE];
+        while let Some(piece) = decoder.next(&mut piece)? {
+            all.extend_from_slice(piece);
+        }
+        Ok(all)
+    }
+
     #[test]
     fn events_are_decoded_as_they_arrive_wherever_the_bytes_are_cut() {
         let body = [
@@ -149,14 +175,11 @@ mod tests {
             let mut seen = Vec::new();
             let (head, tail) = body.split_at(cut);
             for bytes in [head, tail] {
-                decoder
-                    .take(bytes, |piece| {
-                        seen.extend_from_slice(piece);
-                        Ok(())
-                    })
-                    .unwrap();
+                decoder.push(bytes);
+                seen.extend(pieces(&mut decoder).unwrap());
             }
-            decoder.finish(|_| Ok(())).unwrap();
+            decoder.end();
+            assert_eq!(pieces(&mut decoder), Ok(Vec::new()));
             assert_eq!(
                 seen, b"data: one\n\ndata: two\n\ndata: three\n\n",
                 "cut at {cut}"
@@ -164,33 +187,29 @@ mod tests {
         }
 
         let flushed = gzip(&["data: one\n\n"]);
-        let mut seen = 0;
         // The trailer of eight bytes is missing, and the event is there.
         let mut decoder = gunzip();
-        let head = flushed.get(..flushed.len() - 8).unwrap();
-        let count = |piece: &[u8]| {
-            seen += piece.len();
-            Ok(())
-        };
-        decoder.take(head, count).unwrap();
-        assert_eq!(seen, 11);
-        assert!(decoder.finish(|_| Ok(())).is_err(), "it ends early");
+        decoder.push(flushed.get(..flushed.len() - 8).unwrap());
+        assert_eq!(pieces(&mut decoder).unwrap().len(), 11);
+        decoder.end();
+        assert!(pieces(&mut decoder).is_err(), "it ends early");
     }
 
     #[test]
     fn a_bomb_is_handed_on_in_small_pieces_and_other_codings_are_refused() {
         let bomb = gzip(&[&"0".repeat(16 << 20)]);
-        let mut largest = 0;
-        let stopped = gunzip().take(&bomb, |piece| {
-            largest = largest.max(piece.len());
-            Err(errors::protocol("enough"))
-        });
-        assert_eq!(stopped, Err(errors::protocol("enough")));
-        assert!(bomb.len() < 32 * 1024 && largest <= PIECE, "{largest}");
+        let mut decoder = gunzip();
+        decoder.push(&bomb);
+        let mut piece = [0; PIECE];
+        assert!(bomb.len() < 32 * 1024);
+        assert!(decoder.next(&mut piece).unwrap().is_some());
+        assert!(!decoder.is_drained());
         assert_eq!(gunzip().whole(&bomb, 1000).len(), 1000);
         assert_eq!(gunzip().whole(b"plain", 1000), b"");
 
-        assert!(gunzip().take(b"data: no gzip\n\n", |_| Ok(())).is_err());
+        let mut decoder = gunzip();
+        decoder.push(b"data: no gzip\n\n");
+        assert!(pieces(&mut decoder).is_err());
         let brotli = HeaderMap::from_iter([(CONTENT_ENCODING, "br".parse().unwrap())]);
         let refused = Gunzip::of(&brotli).err().unwrap().to_string();
         assert!(refused.contains("compressed its answer (br)"), "{refused}");

@@ -23,6 +23,7 @@ use super::{
     errors::{self, first_byte_error, html_error},
     gunzip::Gunzip,
     network::Network,
+    pace::SharedIntake,
     reply::Reply,
     secret::Secret,
     timer::{CallTimer, Phase},
@@ -44,6 +45,8 @@ pub(super) struct Http {
     transport: Transport,
     secret: Secret,
     timeouts: Timeouts,
+    /// What its answers share.
+    shared: SharedIntake,
 }
 
 impl Http {
@@ -70,6 +73,7 @@ impl Http {
             transport,
             secret,
             timeouts,
+            shared: SharedIntake::new(),
         })
     }
 
@@ -120,6 +124,7 @@ impl Http {
             assembler,
             timer,
             self.secret.clone(),
+            self.shared.clone(),
         )))
     }
 

@@ -149,10 +149,11 @@ pub(super) fn count(raw: &RawValue) -> u64 {
 }
 
 /// The most fields of an object. Finding one looks at all, so a broken server could make it slow.
-const FIELDS_MAX: usize = 256;
+pub(super) const FIELDS_MAX: usize = 256;
 
 /// An object whose fields keep their order and their text. A repeated field is kept once, with its
-/// last value. Fields beyond [`FIELDS_MAX`] are dropped.
+/// last value. An object of more than [`FIELDS_MAX`] is not read, and fields that are added beyond
+/// are dropped.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RawObject(Vec<(String, Box<RawValue>)>);
 
@@ -242,12 +243,17 @@ impl<'de> Deserialize<'de> for RawObject {
             type Value = RawObject;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
+                write!(f, "an object of at most {FIELDS_MAX} fields")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut object = RawObject::default();
+                let mut fields = 0;
                 while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    fields += 1;
+                    if fields > FIELDS_MAX {
+                        return Err(serde::de::Error::invalid_length(fields, &self));
+                    }
                     object.set(&name, value);
                 }
                 Ok(object)

@@ -36,6 +36,8 @@ mod limits;
 #[cfg(feature = "_provider")]
 mod network;
 #[cfg(feature = "_provider")]
+mod pace;
+#[cfg(feature = "_provider")]
 mod reply;
 #[cfg(feature = "_provider")]
 mod sealed;

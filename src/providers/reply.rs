@@ -3,7 +3,7 @@
 
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use callboard_actors::{
@@ -15,8 +15,9 @@ use futures_util::Stream;
 use super::{
     assembler::Assemble,
     errors::{self, html_error, protocol},
-    gunzip::Gunzip,
+    gunzip::{Gunzip, PIECE},
     limits,
+    pace::{Pace, SharedIntake},
     secret::Secret,
     timer::{CallTimer, Phase},
     transport::Answer,
@@ -34,6 +35,8 @@ pub(super) struct Reply {
     answer: Option<Answer>,
     timer: CallTimer,
     gunzip: Option<Gunzip>,
+    /// Whether the body was read to its end.
+    has_ended: bool,
     reading: Reading,
     secret: Secret,
     /// Emitted after the events that came before it.
@@ -47,6 +50,7 @@ struct Reading {
     /// Whether the first byte that is not blank was seen. Event streams never begin with `<` or
     /// `{`.
     sniffed: bool,
+    pace: Pace,
 }
 
 impl Reply {
@@ -56,31 +60,46 @@ impl Reply {
         assembler: Box<dyn Assemble>,
         timer: CallTimer,
         secret: Secret,
+        shared: SharedIntake,
     ) -> Self {
         let limits = Some(limits::read(answer.headers())).filter(|limits| !limits.is_empty());
         let reading = Reading {
             assembler,
             bytes: 0,
             sniffed: false,
+            pace: Pace::new(shared),
         };
         Self {
             limits,
             answer: Some(answer),
             timer,
             gunzip,
+            has_ended: false,
             reading,
             secret,
             failed: None,
         }
     }
 
-    /// Reads once and returns whether more may be available. Waits only while there are no events
-    /// to deliver.
+    /// Decodes what was read before, or reads once. Waits only while there are no events to
+    /// deliver.
     fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
         out: &mut Vec<ModelEvent>,
     ) -> Poll<Result<(), ProviderError>> {
+        if self
+            .gunzip
+            .as_ref()
+            .is_some_and(|gunzip| !gunzip.is_drained())
+        {
+            self.timer.reset_idle();
+            self.timer.check()?;
+            return Poll::Ready(self.decode(out));
+        }
+        if self.has_ended {
+            return Poll::Ready(self.reading.assembler.finish(out));
+        }
         let Some(answer) = &mut self.answer else {
             return Poll::Ready(Ok(()));
         };
@@ -90,24 +109,49 @@ impl Reply {
         }
         match read? {
             Poll::Ready(Some(bytes)) => {
-                let reading = &mut self.reading;
-                match &mut self.gunzip {
-                    Some(gunzip) => gunzip.take(bytes, |piece| reading.take(piece, out))?,
-                    None => reading.take(bytes, out)?,
-                }
                 self.timer.reset_idle();
+                match &mut self.gunzip {
+                    Some(gunzip) => {
+                        gunzip.push(bytes);
+                        self.decode(out)?;
+                    }
+                    None => self.reading.take(bytes, out)?,
+                }
             }
             Poll::Ready(None) => {
-                let reading = &mut self.reading;
+                self.has_ended = true;
                 if let Some(gunzip) = &mut self.gunzip {
-                    gunzip.finish(|piece| reading.take(piece, out))?;
+                    gunzip.end();
                 }
-                reading.assembler.finish(out)?;
             }
             Poll::Pending if out.is_empty() => return self.timer.poll(cx, Phase::Stream).map(Err),
             Poll::Pending => return Poll::Pending,
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Decodes compressed bytes, as many as a step allows.
+    fn decode(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
+        let Some(gunzip) = &mut self.gunzip else {
+            return Ok(());
+        };
+        let mut piece = [0; PIECE];
+        while !self.reading.pace.is_over()
+            && let Some(piece) = gunzip.next(&mut piece)?
+        {
+            self.reading.take(piece, out)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next step, under the limits of the call.
+    fn poll_pace(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ProviderError>> {
+        if self.reading.pace.poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        self.timer.reset_idle(); // The server is not silent.
+        self.timer.check()?;
+        self.timer.poll(cx, Phase::Stream).map(Err)
     }
 }
 
@@ -124,6 +168,10 @@ impl Stream for Reply {
         }
         if reply.answer.is_none() {
             return Poll::Ready(None);
+        }
+        if let Err(error) = ready!(reply.poll_pace(cx)) {
+            reply.answer = None;
+            return Poll::Ready(Some(Err(error)));
         }
         let mut out = Vec::new();
         // Join the reads that are available now. An error after events is returned by the next call,
@@ -150,6 +198,14 @@ impl Stream for Reply {
                 }
                 break;
             }
+            if reply.reading.pace.is_over() {
+                break;
+            }
+        }
+        if out.is_empty() {
+            // Nothing to deliver: other tasks have their turn before it goes on.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         Poll::Ready(Some(Ok(out)))
     }
@@ -158,6 +214,7 @@ impl Stream for Reply {
 impl Reading {
     fn take(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         self.bytes = self.bytes.saturating_add(bytes.len());
+        self.pace.take(bytes);
         if self.bytes > STREAM_BYTES_MAX {
             return Err(protocol(format_args!(
                 "the answer is longer than {STREAM_BYTES_MAX} bytes"

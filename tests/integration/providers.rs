@@ -13,7 +13,7 @@ use callboard::{
     providers::{Anthropic, Gemini, OpenAi, Timeouts},
 };
 use callboard_actors::testing::contract::{self, Scene, Stage, TEXT, example_request};
-use flate2::write::GzEncoder;
+use flate2::{Compression, write::GzEncoder};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
@@ -435,6 +435,41 @@ async fn an_endless_stream_is_bounded_in_bytes() {
     server.clients_left(1).await;
 }
 
+#[tokio::test]
+async fn a_packed_answer_leaves_other_tasks_their_turns_and_ends_at_the_limit_of_the_call() {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&vec![b'\n'; 32 << 20]).unwrap();
+    let reply = Reply::stream()
+        .header("content-encoding", "gzip")
+        .send(packed.finish().unwrap());
+    let server = ModelServer::start([reply]).await;
+    let timeouts = Timeouts {
+        idle: Duration::from_secs(20),
+        total: Duration::from_secs(2),
+        ..quick()
+    };
+    let others = tokio::spawn(async {
+        let mut longest = Duration::ZERO;
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1) {
+            let turn = Instant::now();
+            tokio::task::yield_now().await;
+            longest = longest.max(turn.elapsed());
+        }
+        longest
+    });
+
+    let (_, error) = call(&*Wire::Anthropic.provider(&server, timeouts)).await;
+
+    let expected = ProviderError::Timeout {
+        message: "the call took longer than 2s".into(),
+    };
+    assert_eq!(error, Some(expected));
+    // In one piece the lines take several seconds.
+    let longest = others.await.unwrap();
+    assert!(longest < Duration::from_millis(700), "{longest:?}");
+}
+
 /// Resident memory of this process, in bytes.
 fn resident() -> usize {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -559,7 +594,7 @@ async fn one_byte_at_a_time_gives_the_same_text() {
 #[tokio::test]
 async fn an_answer_that_a_proxy_compressed_is_read_like_any_other() {
     let packed = |text: &str| {
-        let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::best());
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         encoder.write_all(text.as_bytes()).unwrap();
         encoder.finish().unwrap()
     };

@@ -23,7 +23,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{Few, RawObject, arguments, string, wrong_arguments},
+    json::{FIELDS_MAX, Few, RawObject, arguments, string, wrong_arguments},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -163,8 +163,7 @@ impl TakesEvents for Reply {
         if self.use_template
             && let Some(((index, piece), text)) = self.template.text(data)
         {
-            self.add_piece(index, piece, text, out);
-            return Ok(());
+            return self.add_piece(index, piece, text, out);
         }
         if event.name == b"error" {
             return Err(errors::of_event(data));
@@ -254,9 +253,6 @@ impl Reply {
         self.size.add_block(raw.get().len());
         self.size.calls += usize::from(kind.as_str() == "tool_use");
         self.size.check(0)?;
-        if self.open.len() > ANSWER_CALLS_MAX {
-            return Err(protocol("too many blocks of the answer are open"));
-        }
         let building = match kind.as_str() {
             "text" | "thinking" | "tool_use" => {
                 let start: BlockStart<'_> = parse_raw(raw)?;
@@ -296,7 +292,14 @@ impl Reply {
                 json: String::new(),
             },
         };
-        self.open.push((event.index, building));
+        self.open(event.index, building)
+    }
+
+    fn open(&mut self, index: u64, building: Building) -> Result<(), ProviderError> {
+        if self.open.len() > ANSWER_CALLS_MAX {
+            return Err(protocol("too many blocks of the answer are open"));
+        }
+        self.open.push((index, building));
         Ok(())
     }
 
@@ -321,7 +324,7 @@ impl Reply {
         if !known {
             self.size.bytes = self.size.bytes.saturating_add(raw.get().len());
             if let Some(Building::Other { block, grown, .. }) = self.building(event.index) {
-                merge_unknown(block, grown, parse_raw(raw)?);
+                merge_unknown(block, grown, parse_raw(raw)?)?;
             }
             return Ok(());
         }
@@ -330,7 +333,7 @@ impl Reply {
             ("text_delta", _) => {
                 self.template
                     .learn(whole, delta.text.as_str(), (event.index, Piece::Text));
-                self.add_piece(event.index, Piece::Text, delta.text.as_str(), out);
+                self.add_piece(event.index, Piece::Text, delta.text.as_str(), out)?;
             }
             ("thinking_delta", _) => {
                 self.template.learn(
@@ -338,7 +341,7 @@ impl Reply {
                     delta.thinking.as_str(),
                     (event.index, Piece::Thinking),
                 );
-                self.add_piece(event.index, Piece::Thinking, delta.thinking.as_str(), out);
+                self.add_piece(event.index, Piece::Thinking, delta.thinking.as_str(), out)?;
             }
             (
                 "input_json_delta",
@@ -366,31 +369,39 @@ impl Reply {
             .map(|(_, building)| building)
     }
 
-    fn add_piece(&mut self, index: u64, piece: Piece, text: &str, out: &mut Vec<ModelEvent>) {
+    fn add_piece(
+        &mut self,
+        index: u64,
+        piece: Piece,
+        text: &str,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ProviderError> {
         match (self.building(index), piece) {
             (Some(Building::Text { text: whole, .. }), Piece::Text)
             | (Some(Building::Thinking { text: whole, .. }), Piece::Thinking) => {
                 whole.push_str(text);
             }
-            // Some other servers of this API omit `content_block_start`.
-            (None, Piece::Text) => self.open.push((
-                index,
-                Building::Text {
-                    text: text.to_owned(),
-                    citations: Vec::new(),
-                },
-            )),
-            (None, Piece::Thinking) => self.open.push((
-                index,
-                Building::Thinking {
-                    text: text.to_owned(),
-                    signature: String::new(),
-                },
-            )),
-            (Some(_), _) => return,
+            (None, _) => {
+                // Some other servers of this API omit `content_block_start`.
+                let text = text.to_owned();
+                let building = match piece {
+                    Piece::Text => Building::Text {
+                        text,
+                        citations: Vec::new(),
+                    },
+                    Piece::Thinking => Building::Thinking {
+                        text,
+                        signature: String::new(),
+                    },
+                };
+                self.size.add_block(0);
+                self.open(index, building)?;
+            }
+            (Some(_), _) => return Ok(()),
         }
         self.answered |= piece == Piece::Text && !text.is_empty();
         self.pieces.push(piece, text, out);
+        Ok(())
     }
 
     fn close(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
@@ -568,12 +579,19 @@ fn citations(raw: &RawValue) -> Vec<Box<RawValue>> {
 
 /// Merges an unknown delta into its block: strings are appended, other values are replaced. Texts
 /// grow in `grown`, so that each delta costs its own bytes only.
-fn merge_unknown(block: &mut RawObject, grown: &mut Vec<(String, String)>, delta: RawObject) {
+fn merge_unknown(
+    block: &mut RawObject,
+    grown: &mut Vec<(String, String)>,
+    delta: RawObject,
+) -> Result<(), ProviderError> {
     for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
         let known = grown.iter_mut().find(|(known, _)| known == name);
         match (known, string(value)) {
             (Some((_, text)), Some(more)) => text.push_str(&more),
             (None, Some(more)) => match block.field(name).and_then(string) {
+                Some(_) if grown.len() == FIELDS_MAX => {
+                    return Err(protocol("a block of the answer has too many fields"));
+                }
                 Some(text) => grown.push((name.to_owned(), format!("{text}{more}"))),
                 None => block.set(name, value.to_owned()),
             },
@@ -583,6 +601,7 @@ fn merge_unknown(block: &mut RawObject, grown: &mut Vec<(String, String)>, delta
             }
         }
     }
+    Ok(())
 }
 
 fn stop_of(word: &str) -> ProviderStop {

@@ -224,6 +224,33 @@ fn a_call_without_arguments_is_reported_unless_the_answer_was_truncated() {
 }
 
 #[test]
+fn blocks_without_a_start_and_fields_of_a_block_are_bounded_too() {
+    let block = |index: usize| {
+        format!(
+            r#"{{"type":"content_block_delta","index":{index},"delta":{{"type":"text_delta","text":""}}}}"#
+        )
+    };
+    let blocks: Vec<String> = (0..ANSWER_CALLS_MAX + 2).map(block).collect();
+    let fields: Vec<String> = (0..300).map(|nth| format!(r#""f{nth}":"x""#)).collect();
+    let fields = fields.join(",");
+    let odd = r#"{"type":"content_block_start","index":0,"content_block":{"type":"odd"}}"#;
+    let many = format!(
+        r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"odd_delta",{fields}}}}}"#
+    );
+    for (events, expected) in [
+        (blocks, "too many blocks"),
+        (vec![odd.to_owned(), many], "at most 256 fields"),
+    ] {
+        let mut assembler = AnthropicAssembler::new(MessageList::default());
+        let stream = sse(&strs(&events));
+        let error = assembler
+            .feed(stream.as_bytes(), &mut Vec::new())
+            .unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn an_endless_answer_ends_at_its_bound_whatever_it_repeats() {
     let piece = "x".repeat(64 * 1024);
     let delta = |fields: String| {
