@@ -149,7 +149,7 @@ pub(super) fn count(raw: &RawValue) -> u64 {
 }
 
 /// The most fields of an object. Finding one looks at all, so a broken server could make it slow.
-pub(super) const FIELDS_MAX: usize = 256;
+pub(super) const FIELDS_MAX: usize = 64;
 
 /// An object whose fields keep their order and their text. A repeated field is kept once, with its
 /// last value. An object of more than [`FIELDS_MAX`] is not read, and fields that are added beyond
@@ -177,12 +177,17 @@ impl RawObject {
     }
 
     pub(super) fn set(&mut self, name: &str, value: Box<RawValue>) {
-        let has_room = self.0.len() < FIELDS_MAX;
+        let is_full = self.is_full();
         match self.0.iter_mut().find(|(key, _)| key == name) {
             Some((_, old)) => *old = value,
-            None if has_room => self.0.push((name.to_owned(), value)),
+            None if !is_full => self.0.push((name.to_owned(), value)),
             None => {}
         }
+    }
+
+    /// Whether no other field can be added.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() >= FIELDS_MAX
     }
 
     pub(super) fn remove(&mut self, name: &str) {

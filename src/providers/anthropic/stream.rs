@@ -23,7 +23,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{FIELDS_MAX, Few, RawObject, arguments, string, wrong_arguments},
+    json::{Few, RawObject, arguments, string, wrong_arguments},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -585,18 +585,23 @@ fn merge_unknown(
     delta: RawObject,
 ) -> Result<(), ProviderError> {
     for (name, value) in delta.iter().filter(|(name, _)| *name != "type") {
+        let more = string(value);
         let known = grown.iter_mut().find(|(known, _)| known == name);
-        match (known, string(value)) {
-            (Some((_, text)), Some(more)) => text.push_str(&more),
-            (None, Some(more)) => match block.field(name).and_then(string) {
-                Some(_) if grown.len() == FIELDS_MAX => {
-                    return Err(protocol("a block of the answer has too many fields"));
+        if let (Some((_, text)), Some(more)) = (known, &more) {
+            text.push_str(more);
+            continue;
+        }
+        match (block.field(name).map(string), more) {
+            (Some(Some(text)), Some(more)) => {
+                grown.push((name.to_owned(), format!("{text}{more}")));
+            }
+            (None, _) if block.is_full() => {
+                return Err(protocol("a block of the answer has too many fields"));
+            }
+            (_, more) => {
+                if more.is_none() {
+                    grown.retain(|(known, _)| known != name);
                 }
-                Some(text) => grown.push((name.to_owned(), format!("{text}{more}"))),
-                None => block.set(name, value.to_owned()),
-            },
-            (_, None) => {
-                grown.retain(|(known, _)| known != name);
                 block.set(name, value.to_owned());
             }
         }

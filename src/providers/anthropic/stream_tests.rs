@@ -231,15 +231,21 @@ fn blocks_without_a_start_and_fields_of_a_block_are_bounded_too() {
         )
     };
     let blocks: Vec<String> = (0..ANSWER_CALLS_MAX + 2).map(block).collect();
-    let fields: Vec<String> = (0..300).map(|nth| format!(r#""f{nth}":"x""#)).collect();
-    let fields = fields.join(",");
+    let fields = |from: usize, count: usize| {
+        let fields: Vec<String> = (from..from + count)
+            .map(|nth| format!(r#""f{nth}":"x""#))
+            .collect();
+        let fields = fields.join(",");
+        format!(
+            r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"odd_delta",{fields}}}}}"#
+        )
+    };
     let odd = r#"{"type":"content_block_start","index":0,"content_block":{"type":"odd"}}"#;
-    let many = format!(
-        r#"{{"type":"content_block_delta","index":0,"delta":{{"type":"odd_delta",{fields}}}}}"#
-    );
+    let odd = odd.to_owned();
     for (events, expected) in [
         (blocks, "too many blocks"),
-        (vec![odd.to_owned(), many], "at most 256 fields"),
+        (vec![odd.clone(), fields(0, 100)], "at most 64 fields"),
+        (vec![odd, fields(0, 40), fields(40, 40)], "too many fields"),
     ] {
         let mut assembler = AnthropicAssembler::new(MessageList::default());
         let stream = sse(&strs(&events));
