@@ -10,6 +10,7 @@ mod limits;
 mod operating;
 mod others;
 mod recipes;
+mod site;
 
 use std::{
     path::Path,
