@@ -138,6 +138,17 @@ mod docs_fanout {}
 #[doc = include_str!("../docs/migrating.md")]
 mod docs_migrating {}
 
+/// Compiles and runs the programs of the cookbook.
+#[cfg(all(doctest, feature = "load"))]
+mod cookbook {
+    #[doc = include_str!("../docs/cookbook/axum.md")]
+    mod axum {}
+    #[doc = include_str!("../docs/cookbook/own-tool.md")]
+    mod own_tool {}
+    #[doc = include_str!("../docs/cookbook/structured-output.md")]
+    mod structured_output {}
+}
+
 pub use host::Host;
 
 mod host;

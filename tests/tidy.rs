@@ -18,6 +18,8 @@ mod dead_letters;
 mod error_codes;
 #[path = "tidy/graph.rs"]
 mod graph;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/requirements.rs"]
 mod requirements;
 #[path = "tidy/rules.rs"]
@@ -340,6 +342,22 @@ fn every_page_is_in_the_book_and_in_the_list_for_models() {
         }
     }
     assert_none(found);
+}
+
+#[test]
+fn every_link_of_a_page_leads_to_a_file_and_a_heading_that_exist() {
+    let known = files();
+    let exists = |path: &str| {
+        let folder = format!("{path}/");
+        known
+            .iter()
+            .any(|file| file == path || file.starts_with(&folder))
+    };
+    let pages = known
+        .iter()
+        .filter(|file| file.ends_with(".md") && !file.starts_with("tests/fixtures/"));
+    let faults = pages.flat_map(|file| links::faults(file, &read(file), exists, read));
+    assert_none(faults.collect());
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl Server {
     }
 }
 
-fn sha256(text: &str) -> String {
+pub fn sha256(text: &str) -> String {
     use sha2::Digest;
     sha2::Sha256::digest(text.as_bytes())
         .iter()

@@ -13,6 +13,7 @@
 mod support;
 
 mod attachments;
+mod book;
 mod cassettes;
 mod cli;
 mod clients;

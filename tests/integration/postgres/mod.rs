@@ -7,7 +7,7 @@ mod hosts;
 mod manifests;
 mod notes;
 mod rates;
-mod server;
+pub mod server;
 
 use std::sync::{
     Arc,
