@@ -1,8 +1,9 @@
-//! The site that mdBook makes of the pages.
+//! The site that mdBook makes of the pages. It is built where mdBook is, and in the long form: the
+//! gate checks the same links in the pages themselves, and does not spend two minutes on building
+//! mdBook.
 
 use std::{
     fs,
-    io::Write as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -36,10 +37,10 @@ fn the_book_is_built_and_none_of_its_links_is_dead() {
         .arg("-d")
         .arg(folder.path())
         .output();
-    let Ok(built) = built else {
-        let name = "the_book_is_built_and_none_of_its_links_is_dead";
-        writeln!(&mut std::io::stderr(), "SKIPPED: {name}: no mdbook").unwrap();
-        return;
+    let built = match built {
+        Ok(built) => built,
+        Err(_) if std::env::var_os("CALLBOARD_LONG").is_none() => return,
+        Err(error) => panic!("mdbook (`cargo install mdbook --version 0.5.4 --locked`): {error}"),
     };
     let said = String::from_utf8_lossy(&built.stderr);
     assert!(
