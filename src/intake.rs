@@ -15,7 +15,7 @@ pub(crate) fn cost(bytes: &[u8]) -> u64 {
     bytes.len() as u64 + lines.count() as u64 * LINE_BYTES
 }
 
-/// An account of bytes: so many in a second, and so many at once after a pause.
+/// An account of bytes: a rate per second, and a burst after a pause.
 #[derive(Debug)]
 pub(crate) struct Intake {
     per_second: u64,
