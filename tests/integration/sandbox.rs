@@ -28,6 +28,7 @@ mod plugged;
 mod probe;
 mod quota;
 mod stranger;
+mod watch;
 
 use std::{
     fs,

@@ -26,23 +26,28 @@ pub(super) struct HiddenMemory {
 }
 
 impl HiddenMemory {
-    /// Examines processes, `reads_max` descriptors and mappings of theirs at most. Stops counting
-    /// sockets at `sockets_max`, since more would not change the decision.
-    pub(super) fn of(tree: &[i32], reads_max: usize, sockets_max: u64) -> Self {
+    /// Examines processes, `reads` descriptors of theirs at most, which is lowered by those that were
+    /// looked at, and as many mappings of each. Stops counting sockets at `sockets_max`, since more
+    /// would not change the decision. Of processes that have more descriptors, `open_files`, the
+    /// rest counts as the most that it could be.
+    pub(super) fn of(
+        tree: &[i32],
+        open_files: u64,
+        reads: &mut usize,
+        mappings_max: usize,
+        sockets_max: u64,
+    ) -> Self {
         let mut hidden = Self::default();
         let mut files = HashMap::<u64, u64>::new();
-        let mut reads = reads_max;
+        let is_read = usize::try_from(open_files).is_ok_and(|files| files < *reads);
         for pid in tree {
             let shown = shown(*pid);
-            for fd in fs::read_dir(format!("{shown}/fd"))
-                .into_iter()
-                .flatten()
-                .flatten()
-            {
-                if reads == 0 || hidden.sockets >= sockets_max {
+            let table = is_read.then(|| fs::read_dir(format!("{shown}/fd")));
+            for fd in table.into_iter().flatten().flatten().flatten() {
+                if *reads == 0 || hidden.sockets >= sockets_max {
                     break;
                 }
-                reads -= 1;
+                *reads -= 1;
                 let to = fs::read_link(fd.path()).unwrap_or_default();
                 match to.as_os_str().as_encoded_bytes() {
                     to if to.starts_with(b"socket:") => hidden.sockets += 1,
@@ -57,7 +62,7 @@ impl HiddenMemory {
                 }
             }
             let maps = fs::read_to_string(format!("{shown}/maps")).unwrap_or_default();
-            for (inode, mapped) in maps.lines().take(reads).filter_map(shared_memory) {
+            for (inode, mapped) in maps.lines().take(mappings_max).filter_map(shared_memory) {
                 let bytes = files.entry(inode).or_default();
                 *bytes = (*bytes).max(mapped);
             }
@@ -65,6 +70,11 @@ impl HiddenMemory {
         hidden.shared = files
             .values()
             .fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        if !is_read || *reads == 0 {
+            hidden.shared = u64::MAX;
+            hidden.sockets = sockets_in_use(tree).unwrap_or(open_files).min(open_files);
+            hidden.pipes = open_files;
+        }
         hidden
     }
 }
@@ -83,6 +93,14 @@ pub(super) fn open_files(tree: &[i32]) -> u64 {
         }
     };
     tree.iter().map(of).sum()
+}
+
+/// Sockets in the network namespace of the process below the first, which is the command's own behind
+/// bubblewrap, those in messages included.
+pub(super) fn sockets_in_use(tree: &[i32]) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/net/sockstat", tree.get(1)?)).ok()?;
+    let used = text.strip_prefix("sockets: used ")?;
+    used.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Number of open sockets, at most about `sockets_max`, since more would not change the decision.
@@ -159,24 +177,28 @@ mod tests {
     #[test]
     fn sockets_and_pipes_of_a_process_are_counted() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let before = HiddenMemory::of(&[own], 10_000, u64::MAX);
+        let of =
+            |mut reads, sockets_max| HiddenMemory::of(&[own], 100, &mut reads, 10_000, sockets_max);
+        let before = of(10_000, u64::MAX);
         let _held = (
             rustix::pipe::pipe().unwrap(),
             std::os::unix::net::UnixStream::pair().unwrap(),
         );
 
-        let after = HiddenMemory::of(&[own], 10_000, u64::MAX);
+        let after = of(10_000, u64::MAX);
 
         // Other tests of this process open and close descriptors too.
         assert!(
             after.sockets >= 2 && after.pipes >= 2,
             "{before:?} {after:?}"
         );
+        assert_eq!(of(10_000, 1).sockets, 1);
+        let most = of(99, u64::MAX);
         assert_eq!(
-            HiddenMemory::of(&[own], 0, u64::MAX),
-            HiddenMemory::default()
+            (most.shared, most.sockets, most.pipes),
+            (u64::MAX, 100, 100)
         );
-        assert_eq!(HiddenMemory::of(&[own], 10_000, 1).sockets, 1);
+        assert!(sockets_in_use(&[0, own]).is_some_and(|used| used >= after.sockets));
         let sockets = open_sockets(&[own], u64::MAX);
         let twice = open_sockets(&[own, own], u64::MAX);
         assert!(

@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use callboard_actors::ports::{ExecLimits, ExecResult, Progress, SandboxError};
+use callboard_actors::{
+    ids::TenantId,
+    ports::{ExecLimits, ExecResult, Progress, SandboxError},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::Signal,
@@ -18,12 +21,14 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     capture::Capture,
     groups::CommandGroup,
-    hidden_memory::{HiddenMemory, open_files, open_sockets},
+    hidden_memory::{HiddenMemory, open_files, open_sockets, sockets_in_use},
     launch::{AtGate, Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
     processes::{Held, Paused, Processes, kill, kill_group, memory_of, pidfd},
     progress::{Line, ProgressSender},
     scarce,
+    search::Candidate,
+    tables::Tables,
     termination::{Group, Kill, Needs, Terminate},
     words::{COVERED, Words, rename, take_word},
 };
@@ -42,11 +47,10 @@ const KILL_MAX: Duration = Duration::from_millis(1900);
 const EMPTY_MAX: Duration = Duration::from_millis(1900);
 const EMPTY_AGAIN: Duration = Duration::from_millis(1);
 
-/// Descriptors of a command that are checked one by one for memory files.
-const DESCRIPTORS_MAX: usize = 16 * 1024;
+/// Mappings of a process that are checked one by one for memory files.
+const MAPPINGS_MAX: usize = 16 * 1024;
 
-/// Files that all processes of a command without a control group may have open together, a shared
-/// one counted for each. Counting the sockets among them takes about 65 ms of the spawner's thread.
+/// Files that all processes of a command may have open together, a shared one counted for each.
 const OPEN_FILES_MAX: u64 = 32 * 1024;
 
 /// Sockets are counted again when the number of open files has grown by one part in this many.
@@ -128,8 +132,9 @@ pub(super) struct Job {
     before: Option<Machine>,
     /// Memory held at the last check.
     held: Held,
-    /// What it had of scarce things at the last check.
-    scarce: scarce::Taken,
+    /// Its open files.
+    tables: Tables,
+    tenant: Option<TenantId>,
     /// Number of open files when its sockets were last counted.
     counted_files: u64,
     nonce: String,
@@ -191,7 +196,8 @@ impl Job {
             group,
             emptying: None,
             held: Held::default(),
-            scarce: scarce::Taken::default(),
+            tables: Tables::default(),
+            tenant: launch.tenant,
             counted_files: 0,
             nonce: launch.nonce,
             shown: launch.shown,
@@ -308,11 +314,10 @@ impl Job {
             )));
         } else if is_over || self.held.sum() > self.memory_max {
             self.stop_hoarding();
-        } else {
-            match scarce::taken(&tree, open_files(&tree)) {
-                Ok(taken) => self.scarce = taken,
-                Err(excess) => self.end(Ending::Limit(excess)),
-            }
+        }
+        self.tables.count(&tree, Instant::now());
+        if self.tables.files() > OPEN_FILES_MAX {
+            self.stop_opening();
         }
         self.disk.watch(&tree, all.system_ticks(&tree));
     }
@@ -356,14 +361,21 @@ impl Job {
     }
 
     /// The job's part in the memory lost so far: what it visibly holds, and what it could hold
-    /// unseen.
-    pub(super) fn suspect(&self, all: &Processes, now: Machine) -> Option<Suspect> {
+    /// unseen. `reads` is how many open files may be looked at.
+    pub(super) fn suspect(
+        &self,
+        all: &Processes,
+        now: Machine,
+        reads: &mut usize,
+    ) -> Option<Suspect> {
         let before = self.before.filter(|_| self.is_suspect())?;
         let tree = all.tree(self.pid);
         let held = memory_of(&tree);
         let hidden = HiddenMemory::of(
             &tree,
-            DESCRIPTORS_MAX,
+            open_files(&tree),
+            reads,
+            MAPPINGS_MAX,
             now.lost_since(before) / SOCKET_BYTES + 1,
         );
         Some(Suspect {
@@ -384,8 +396,8 @@ impl Job {
 
     /// Ends the job if it has too many open files, or if its sockets can hold more than its bound
     /// leaves them. They are counted only if its open files, were they all sockets, could hold half
-    /// the bound, and again only when more are open. The job is paused meanwhile, since it could
-    /// open and fill more.
+    /// the bound, and so could the sockets of its network namespace, and again only when more are
+    /// open. The job is paused meanwhile, since it could open and fill more.
     ///
     /// Returns when to check again.
     pub(super) fn check_sockets(&mut self) -> Hurry {
@@ -394,11 +406,10 @@ impl Job {
         }
         let bound = self.memory_max;
         let each = charged_socket_bytes();
-        let files = open_files(&Processes::read_below([self.pid]).tree(self.pid));
+        let tree = Processes::read_below([self.pid]).tree(self.pid);
+        let files = open_files(&tree);
         if files > OPEN_FILES_MAX {
-            self.end(Ending::Limit(format!(
-                "more than {OPEN_FILES_MAX} open files"
-            )));
+            self.stop_opening();
             return Hurry::None;
         }
         let might_hold = files.saturating_mul(each);
@@ -406,7 +417,11 @@ impl Job {
             <= self
                 .counted_files
                 .saturating_add(self.counted_files / RECOUNT_SHARE);
-        if might_hold.saturating_add(self.held.sum()) <= bound / 2 || is_counted {
+        let is_within = |bytes: u64| bytes.saturating_add(self.held.sum()) <= bound / 2;
+        if is_within(might_hold)
+            || is_counted
+            || sockets_in_use(&tree).is_some_and(|used| is_within(used.saturating_mul(each)))
+        {
             return if might_hold > bound / 8 {
                 Hurry::Often
             } else {
@@ -418,9 +433,13 @@ impl Job {
         let tree = all.tree(self.pid);
         let visible = memory_of(&tree).sum();
         let sockets_max = bound.saturating_sub(visible) / each + 1;
-        let held = open_sockets(&tree, sockets_max)
-            .saturating_mul(each)
-            .saturating_add(visible);
+        let in_use = match self.method {
+            // It has a network namespace of its own.
+            EndMethod::Namespace { .. } => sockets_in_use(&tree),
+            EndMethod::Supervised { .. } | EndMethod::Group(_) => None,
+        };
+        let sockets = in_use.unwrap_or_else(|| open_sockets(&tree, sockets_max));
+        let held = sockets.saturating_mul(each).saturating_add(visible);
         if held > bound {
             self.stop_losing(&all);
         }
@@ -433,13 +452,61 @@ impl Job {
         self.status.is_none() && self.killed().is_none()
     }
 
-    /// What the job had of scarce things at the last check.
+    /// What the job had of scarce things when its files were last looked at.
     pub(super) fn scarce(&self) -> scarce::Taken {
-        self.scarce
+        self.tables.taken()
+    }
+
+    /// Number of open files, and of tables of them that are to be read, at the last check.
+    pub(super) fn open_files(&self) -> u64 {
+        self.tables.files()
+    }
+
+    pub(super) fn tables_due(&self) -> usize {
+        match self.is_running() {
+            true => self.tables.due(),
+            false => 0,
+        }
+    }
+
+    /// Looks at some of the open files, and ends the job if it has more than its part of something.
+    pub(super) fn read_files(&mut self) {
+        if let Err(excess) = self.tables.step(Instant::now()) {
+            self.end(Ending::Limit(excess));
+        }
+    }
+
+    pub(super) fn tenant(&self) -> Option<&TenantId> {
+        self.tenant.as_ref()
+    }
+
+    /// The job as one that may keep what is gone.
+    pub(super) fn candidate(&self, id: u64, all: &Processes) -> Candidate {
+        let tree = all.tree(self.pid);
+        Candidate {
+            id,
+            root: self.pid,
+            files: open_files(&tree),
+            ticks: all.system_ticks(&tree),
+            tree,
+        }
     }
 
     pub(super) fn stop_taking(&mut self, kind: scarce::Kind) {
         self.end(Ending::Limit(kind.excess_of_all()));
+    }
+
+    fn stop_opening(&mut self) {
+        self.end(Ending::Limit(format!(
+            "more than {OPEN_FILES_MAX} open files"
+        )));
+    }
+
+    /// Ends the job for the open files of all commands together.
+    pub(super) fn stop_opening_with_others(&mut self) {
+        self.end(Ending::Limit(
+            "more open files than all commands may have together".to_owned(),
+        ));
     }
 
     fn stop_hoarding(&mut self) {
@@ -466,11 +533,15 @@ impl Job {
         format!("more than {} MiB of memory", self.memory_max >> 20)
     }
 
-    /// Whether the disk has lost more space than this command may use.
+    /// Whether the disk has lost more space than this command may use, whoever took it.
+    pub(super) fn sees_the_disk_filled(&self) -> bool {
+        self.is_running() && self.disk.lost() > self.limits.disk_bytes
+    }
+
+    /// Whether the disk has lost more space than this command may use, and the command has written
+    /// that much.
     pub(super) fn fills_the_disk(&self) -> bool {
-        self.status.is_none()
-            && self.killed().is_none()
-            && self.disk.lost() > self.limits.disk_bytes
+        self.disk.written() > self.limits.disk_bytes && self.sees_the_disk_filled()
     }
 
     pub(super) fn stop_filling(&mut self) {
@@ -483,9 +554,7 @@ impl Job {
     /// Whether the disk has lost more files than this command may create, and the command had the
     /// kernel time to create them.
     pub(super) fn fills_the_disk_with_files(&self) -> bool {
-        self.status.is_none()
-            && self.killed().is_none()
-            && self.disk.may_have_created_more_than(self.limits.files)
+        self.is_running() && self.disk.may_have_created_more_than(self.limits.files)
     }
 
     pub(super) fn stop_creating(&mut self) {

@@ -7,6 +7,8 @@
 //! - [`Spawner`] is the handle to `thread`, its one thread.
 //! - `job` and `piped_job` are the processes that the thread manages. `parked` starts a job in its
 //!   control group (`groups`).
+//! - `search` finds the command that keeps something of which nothing is left, `tables` reads the
+//!   open files of a command in small steps.
 //! - `termination` ends jobs with shared scans. `processes`, `machine`, `hidden_memory` and `scarce` read
 //!   `/proc`; `capture` and `progress` keep a job's output.
 //! - `watchdog` sweeps after a host that was killed.
@@ -20,7 +22,6 @@ pub(super) mod call;
 mod capture;
 pub(super) mod groups;
 mod hidden_memory;
-mod scarce;
 mod job;
 pub(super) mod keys;
 mod launch;
@@ -31,9 +32,12 @@ mod piped_job;
 pub(super) mod processes;
 mod program;
 mod progress;
+mod scarce;
+mod search;
 pub(super) mod shell;
 mod spawner;
 mod start;
+mod tables;
 mod termination;
 mod thread;
 pub(super) mod watchdog;

@@ -8,10 +8,7 @@ use rustix::{fs::inotify, io::Errno};
 
 use super::processes::shown;
 
-/// Open files of a command below which its files are not looked at one by one.
-const FILES_FROM: u64 = 24;
-
-/// Descriptors that are looked at in one check.
+/// Descriptors that are looked at in one search.
 const READS_MAX: usize = 32 * 1024;
 
 /// One of the things that are scarce.
@@ -106,13 +103,39 @@ const BLAMED_SHARE: u64 = 8;
 /// Inotify instances and terminals that must be left, for the host and what starts next.
 const LEFT_MIN: u64 = 4;
 
-/// What a command that consists of these processes has, or why it must end: it has more than its
-/// part of something. What several processes share counts for each.
-pub(super) fn taken(tree: &[i32], open_files: u64) -> Result<Taken, String> {
-    if open_files < FILES_FROM {
-        return Ok(Taken::default());
+/// Whether a command may have this. If not, says why it must end.
+pub(super) fn check(taken: Taken) -> Result<(), String> {
+    within(taken, *BOUNDS)
+}
+
+fn within(taken: Taken, bounds: Taken) -> Result<(), String> {
+    let excess = taken.above(bounds);
+    let too_much = |kind: Kind| format!("more than {} {}", bounds.of(kind), kind.name());
+    excess.map_or(Ok(()), |kind| Err(too_much(kind)))
+}
+
+/// What an open file is, of a process that this folder of `/proc` shows.
+pub(super) fn of_file(shown: &str, file: &fs::DirEntry) -> Taken {
+    let mut taken = Taken::default();
+    let to = fs::read_link(file.path()).unwrap_or_default();
+    match to.as_os_str().as_encoded_bytes() {
+        b"anon_inode:[eventpoll]" => taken.watches = watches_of(shown, &file.file_name()),
+        b"anon_inode:inotify" => taken.notifiers = 1,
+        b"/dev/ptmx" | b"/dev/pts/ptmx" => taken.terminals = 1,
+        _ => {}
     }
-    taken_within(tree, *BOUNDS)
+    taken
+}
+
+/// How many of a kind processes have. What several share counts for each.
+pub(super) fn count_of(kind: Kind, tree: &[i32]) -> u64 {
+    let of = |pid: &i32| {
+        let shown = shown(*pid);
+        let files = fs::read_dir(format!("{shown}/fd")).into_iter().flatten();
+        let taken = files.flatten().map(move |file| of_file(&shown, &file));
+        taken.fold(Taken::default(), Taken::plus).of(kind)
+    };
+    tree.iter().map(of).sum()
 }
 
 /// The kind of which all commands together have more than their part.
@@ -125,7 +148,7 @@ pub(super) fn is_blamed(kind: Kind, count: u64) -> bool {
     count >= (ALLOWED.of(kind) / BLAMED_SHARE).max(LEFT_MIN)
 }
 
-/// A kind of which this user, or the machine, has nearly none left. [`taken`] does not count all: a
+/// A kind of which this user, or the machine, has nearly none left. Tables of open files do not show all: a
 /// file whose descriptor was closed is kept by a thread that waits for it, until a signal ends the
 /// wait, and by a message on its way ([`has_files_in_flight`]).
 pub(super) fn gone() -> Option<Kind> {
@@ -228,34 +251,6 @@ fn carries_files(text: &str) -> bool {
     count.is_some_and(|count| count.trim() != "0")
 }
 
-fn taken_within(tree: &[i32], bounds: Taken) -> Result<Taken, String> {
-    let mut reads = READS_MAX;
-    let mut taken = Taken::default();
-    for shown in tree.iter().map(|pid| shown(*pid)) {
-        for fd in fs::read_dir(format!("{shown}/fd"))
-            .into_iter()
-            .flatten()
-            .flatten()
-        {
-            let Some(left) = reads.checked_sub(1) else {
-                return Err(format!("more than {READS_MAX} open files"));
-            };
-            reads = left;
-            let to = fs::read_link(fd.path()).unwrap_or_default();
-            match to.as_os_str().as_encoded_bytes() {
-                b"anon_inode:[eventpoll]" => taken.watches += watches_of(&shown, &fd.file_name()),
-                b"anon_inode:inotify" => taken.notifiers += 1,
-                b"/dev/ptmx" | b"/dev/pts/ptmx" => taken.terminals += 1,
-                _ => continue,
-            }
-            if let Some(kind) = taken.above(bounds) {
-                return Err(format!("more than {} {}", bounds.of(kind), kind.name()));
-            }
-        }
-    }
-    Ok(taken)
-}
-
 /// Watches of an epoll descriptor, one line each of what the kernel shows of it.
 fn watches_of(shown: &str, fd: &std::ffi::OsStr) -> u64 {
     let text = fs::read(format!("{shown}/fdinfo/{}", fd.to_string_lossy())).unwrap_or_default();
@@ -286,14 +281,15 @@ mod tests {
             notifiers: u64::MAX,
             terminals: u64::MAX,
         };
+        let watches = count_of(Kind::Watches, &own);
 
+        // Other tests of this process have event loops of their own.
+        assert!(watches >= 4);
         assert_eq!(
-            taken_within(&own, bounds(3)).unwrap_err(),
+            within(bounds(4), bounds(3)).unwrap_err(),
             "more than 3 epoll watches"
         );
-        // Other tests of this process have event loops of their own.
-        assert!(taken_within(&own, bounds(100_000)).unwrap().watches >= 4);
-        assert_eq!(taken(&own, 0), Ok(Taken::default()));
+        assert_eq!(within(bounds(4), bounds(4)), Ok(()));
     }
 
     #[test]

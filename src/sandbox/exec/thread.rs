@@ -4,8 +4,8 @@
 //! Owns every running [`Job`] and [`PipedJob`]. Ends when the last handle is dropped, after killing
 //! what still runs.
 //!
-//! Bounds: a pass starts at most [`STARTS`] processes and checks at most [`SLICE`] commands, so
-//! that an order to kill never waits longer than that.
+//! Bounds: a pass starts at most [`STARTS`] processes, and checks commands for [`SLICE`] and looks at
+//! their open files for as long at most, so that an order to start or to kill never waits longer.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use callboard_actors::ports::{ExecLimits, SandboxError};
+use callboard_actors::{
+    ids::TenantId,
+    ports::{ExecLimits, SandboxError},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     time::{ClockId, clock_gettime},
@@ -27,7 +30,7 @@ use super::{
     parked::{ControlGroups, Starter},
     piped_job::PipedJob,
     processes::{Paused, Processes, total},
-    scarce,
+    scarce, search,
     termination::{Terminate, Terminator},
 };
 use crate::{fair::Place, mask};
@@ -52,10 +55,24 @@ const CHECK_SHARE: u32 = 20;
 /// end within two seconds of exceeding one.
 const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(1000);
 
-/// Processes started in one pass (each takes about a millisecond), and commands checked in one
-/// pass.
+/// Processes started in one pass (each takes about a millisecond), and the time that checks of
+/// commands may take in one.
 const STARTS: usize = 16;
-const SLICE: usize = 64;
+const SLICE: Duration = Duration::from_millis(4);
+
+/// Share of the time that looking at open files may take: one part in this many.
+const FILES_SHARE: u32 = 8;
+
+/// Open files of a command above which all such commands together may have as many as the second
+/// number: that many can be looked at in some seconds.
+const MANY_FILES: u64 = 4 * 1024;
+const MANY_FILES_SUM: u64 = 128 * 1024;
+
+/// Open files of commands without a control group that are looked at in one search for memory.
+const DESCRIPTORS_MAX: usize = 8 * 1024;
+
+/// Shortest interval between two lines of the log about a disk that fills.
+const FILLED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Loss of memory since the last check after which all limits are checked at once: a command fills
 /// memory at gigabytes a second. While the machine loses memory it is read more often.
@@ -70,12 +87,10 @@ const LOSS_SHARE: u32 = 3;
 /// processors: one part in this many.
 const READ_SHARE: u32 = 10;
 
-/// Shortest interval between two searches for the command that keeps what is gone, the commands
-/// paused in one, and the looks at each while it is paused.
+/// Shortest interval between two searches for the command that keeps what is gone, and the share of
+/// the time that they may take, in which all commands are paused: one part in this many.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
-const PAUSED_MAX: usize = 16;
-const PAUSE_LOOKS: u32 = 4;
-const PAUSE_LOOK: Duration = Duration::from_millis(1);
+const SEARCH_SHARE: u32 = 10;
 
 /// Interval for polling the exit of a job that has no descriptor.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -128,6 +143,11 @@ pub(super) struct Thread {
     read_at: Instant,
     /// When the next search for the command that keeps what is gone may begin.
     next_search: Instant,
+    /// When open files may be looked at again, and whose were last.
+    files_due: Instant,
+    files_of: Option<TenantId>,
+    /// When the log may have a line about a disk again.
+    next_filled_log: Instant,
     /// Number of processes of the machine before the first job started, or at the last jump.
     usual: u32,
     /// Interval to the next read of the machine's processes and memory.
@@ -182,6 +202,9 @@ impl Thread {
             limit_check: None,
             read_at: now,
             next_search: now,
+            files_due: now,
+            files_of: None,
+            next_filled_log: now,
             usual: 0,
             read_interval: READ_INTERVAL,
             memory_cost: Cost::default(),
@@ -236,6 +259,8 @@ impl Thread {
             .values()
             .any(Job::exit_is_polled)
             .then(|| now + EXIT_POLL_INTERVAL);
+        let files = self.jobs.values().any(|job| job.tables_due() > 0);
+        let files = files.then_some(self.files_due);
         let goes_on = (self.limit_check.is_some() || !self.waiting.is_empty()).then_some(now);
         let dues = self
             .jobs
@@ -244,9 +269,16 @@ impl Thread {
             .chain(self.piped.values().filter_map(PipedJob::due));
         let until = dues
             .chain(
-                [check, asks, goes_on, self.terminator.due, self.starter.due]
-                    .into_iter()
-                    .flatten(),
+                [
+                    check,
+                    asks,
+                    files,
+                    goes_on,
+                    self.terminator.due,
+                    self.starter.due,
+                ]
+                .into_iter()
+                .flatten(),
             )
             .min();
         let timeout =
@@ -384,6 +416,7 @@ impl Thread {
         let scanned = self.start_limit_check(now);
         self.end(scanned);
         self.continue_limit_check();
+        self.read_files(now);
         self.answer();
     }
 
@@ -518,63 +551,62 @@ impl Thread {
         }
     }
 
-    /// Ends the command that has, or may have, most of what is nearly gone. Of epoll watches, the one
-    /// that has taken the most kernel time: without a watch the host accepts no connection.
+    /// Ends the command that keeps what is nearly gone.
     fn check_gone(&mut self, all: &Processes) {
-        let now = Instant::now();
-        if self.jobs.is_empty() || now < self.next_search {
+        let begun = Instant::now();
+        if self.jobs.is_empty() || begun < self.next_search {
             return;
         }
         let Some(kind) = scarce::gone() else { return };
-        self.next_search = now + SEARCH_INTERVAL;
-        if self.end_who_waits(kind, all) {
-            return;
-        }
-        let has = |job: &Job| {
-            let tree = all.tree(job.root());
-            let count = job.scarce().of(kind);
-            if scarce::has_files_in_flight(&tree) {
-                (true, u64::MAX)
-            } else if kind == scarce::Kind::Watches {
-                (true, all.system_ticks(&tree))
-            } else {
-                (scarce::is_blamed(kind, count), count)
-            }
-        };
-        let jobs = self.jobs.values_mut().filter(|job| job.is_running());
-        let has_most = jobs.map(|job| (has(job), job)).max_by_key(|(has, _)| *has);
-        if let Some(((true, _), job)) = has_most {
+        let running = self.jobs.iter().filter(|(_, job)| job.is_running());
+        let candidates: Vec<_> = running.map(|(id, job)| job.candidate(*id, all)).collect();
+        let keeper = search::keeper(kind, &candidates);
+        if let Some(job) = keeper.and_then(|id| self.jobs.get_mut(&id)) {
             job.stop_taking(kind);
         }
+        let pause = SEARCH_INTERVAL.max(begun.elapsed() * SEARCH_SHARE);
+        self.next_search = Instant::now() + pause;
     }
 
-    /// Ends the command whose threads keep what is gone by waiting for it. A pause ends their waits,
-    /// so commands are paused one after the other, those first that may wait for most files, until
-    /// something is left. Returns whether one ended.
-    fn end_who_waits(&mut self, kind: scarce::Kind, all: &Processes) -> bool {
-        let jobs = self.jobs.values_mut().filter(|job| job.is_running());
-        let mut waiting: Vec<_> = jobs
-            .map(|job| {
-                let tree = all.tree(job.root());
-                // Each thread may wait in a call that is not known here.
-                let threads = u64::from(all.threads_of(&tree));
-                (scarce::awaited_files(&tree) + threads, job)
-            })
-            .collect();
-        waiting.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
-        for (_, job) in waiting.into_iter().take(PAUSED_MAX) {
-            let paused = Paused::below([job.root()].into_iter());
-            let is_left = (0..PAUSE_LOOKS).any(|_| {
-                std::thread::sleep(PAUSE_LOOK);
-                scarce::gone() != Some(kind)
-            });
-            drop(paused);
-            if is_left {
-                job.stop_taking(kind);
-                return true;
-            }
+    /// Looks at open files of commands, of each tenant in turn and of the command first that has the
+    /// fewest tables to read.
+    fn read_files(&mut self, now: Instant) {
+        if now < self.files_due {
+            return;
         }
-        false
+        let begun = processor_time();
+        while spent_since(begun) < SLICE {
+            let due = self.jobs.values_mut().filter(|job| job.tables_due() > 0);
+            let last = self.files_of.as_ref();
+            let next = due.min_by(|a, b| {
+                let place = |job: &Job| (job.tenant() <= last, job.tenant().cloned());
+                let tables = |job: &Job| job.tables_due();
+                (place(a), tables(a)).cmp(&(place(b), tables(b)))
+            });
+            let Some(job) = next else { break };
+            self.files_of = job.tenant().cloned();
+            job.read_files();
+        }
+        self.files_due = Instant::now() + spent_since(begun) * FILES_SHARE;
+    }
+
+    /// Ends the command with most open files of the tenant with most, if those with very many have
+    /// too many together.
+    fn check_open_files(&mut self) {
+        let many = |job: &Job| job.is_running() && job.open_files() > MANY_FILES;
+        let mut sums = BTreeMap::<Option<TenantId>, u64>::new();
+        for job in self.jobs.values().filter(|job| many(job)) {
+            *sums.entry(job.tenant().cloned()).or_default() += job.open_files();
+        }
+        let most = sums.iter().max_by_key(|(_, files)| **files);
+        let Some((tenant, _)) = most.filter(|_| sums.values().sum::<u64>() > MANY_FILES_SUM) else {
+            return;
+        };
+        let jobs = self.jobs.values_mut().filter(|job| many(job));
+        let jobs = jobs.filter(|job| job.tenant() == tenant.as_ref());
+        if let Some(job) = jobs.max_by_key(|job| job.open_files()) {
+            job.stop_opening_with_others();
+        }
     }
 
     /// Ends the command that has most of something of which all commands have too much together.
@@ -595,10 +627,12 @@ impl Thread {
         if !self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
             return;
         }
-        let suspects: Vec<_> = self
-            .jobs
-            .iter()
-            .filter_map(|(id, job)| Some((*id, job.suspect(all, now)?)))
+        let mut jobs: Vec<_> = self.jobs.iter().collect();
+        jobs.sort_by_key(|(_, job)| job.open_files());
+        let mut reads = DESCRIPTORS_MAX;
+        let suspects: Vec<_> = jobs
+            .into_iter()
+            .filter_map(|(id, job)| Some((*id, job.suspect(all, now, &mut reads)?)))
             .collect();
         let over = machine::over(
             now,
@@ -635,33 +669,49 @@ impl Thread {
         let Some(mut limit_check) = self.limit_check.take() else {
             return;
         };
-        let mut checked = 0;
-        let mut last = limit_check.next;
-        for (id, job) in self.jobs.range_mut(limit_check.next..).take(SLICE) {
+        let mut is_done = true;
+        for (id, job) in self.jobs.range_mut(limit_check.next..) {
+            if spent_since(begun) > SLICE {
+                (is_done, limit_check.next) = (false, *id);
+                break;
+            }
             job.check_limits(&limit_check.all);
-            (checked, last) = (checked + 1, *id);
         }
         limit_check.took += spent_since(begun);
-        if checked == SLICE {
-            limit_check.next = last + 1;
+        if !is_done {
             self.limit_check = Some(limit_check);
             return;
         }
         self.check_disks();
         self.check_scarce();
+        self.check_open_files();
         self.checked_at = Instant::now();
         self.check_interval = CHECK_INTERVAL
             .max(limit_check.took * CHECK_SHARE)
             .min(CHECK_INTERVAL_MAX);
     }
 
-    /// A disk shows that it fills up, but not who fills it. So the command that wrote most is
-    /// ended, and the counts of the others start again.
+    /// A disk shows that it fills up, but not who fills it. Of bytes, a command is ended for those
+    /// that it wrote itself; if none wrote that much, no command ends and the log says so. Of files,
+    /// the one with the most kernel time is ended, and the counts of the others start again.
     fn check_disks(&mut self) {
         let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
         if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
             job.stop_filling();
-            self.jobs.values_mut().for_each(|job| job.disk.forget());
+            let bytes = job.disk.written();
+            self.jobs
+                .values_mut()
+                .for_each(|job| job.disk.leave_out(bytes));
+        } else if Instant::now() >= self.next_filled_log
+            && let Some(job) = self.jobs.values().find(|job| job.sees_the_disk_filled())
+        {
+            self.next_filled_log = Instant::now() + FILLED_LOG_INTERVAL;
+            tracing::warn!(
+                disk = %job.disk.folder().display(),
+                mebibytes = job.disk.lost() >> 20,
+                "a disk has lost more than a command may write, and none of the running ones wrote \
+                 that much: none is ended"
+            );
         }
         let filling = self
             .jobs
@@ -669,7 +719,9 @@ impl Thread {
             .filter(|job| job.fills_the_disk_with_files());
         if let Some(job) = filling.max_by_key(|job| job.disk.ticks()) {
             job.stop_creating();
-            self.jobs.values_mut().for_each(|job| job.disk.forget());
+            self.jobs
+                .values_mut()
+                .for_each(|job| job.disk.forget_files());
         }
     }
 

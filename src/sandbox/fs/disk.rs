@@ -1,12 +1,11 @@
 //! Estimates how much of a disk one command takes, in bytes and in files. The kernel counts the
-//! bytes that each living process wrote; the free space of the disk shows the sum over all writers.
-//! A file system quota would be exact, but setting one needs privileges.
+//! bytes that each process wrote, with those of the ended processes that it waited for; the free
+//! space of the disk shows the sum over all writers. A file system quota would be exact, but setting
+//! one needs privileges.
+//!
+//! A command cannot take room without writing: the filter of system calls refuses `fallocate`.
 
-use std::{collections::HashMap, fs, path::PathBuf};
-
-/// Processes whose written bytes are remembered. Beyond these, only the free space of the disk
-/// counts.
-const WRITERS_MAX: usize = 4096;
+use std::{fs, path::PathBuf};
 
 /// Files that a process can create in one kernel tick (10 ms) at most, since each takes at least
 /// 1.5 µs. A command with less kernel time did not create the files that the disk lost.
@@ -17,8 +16,10 @@ const FILES_PER_TICK: u64 = 6_600;
 pub(in crate::sandbox) struct Disk {
     folder: PathBuf,
     free: Option<Free>,
-    /// Bytes written, by process, as of the last check. Entries of ended processes stay.
-    written: HashMap<i32, u64>,
+    /// Bytes that the processes had written which lived at the last check, and those of ended ones
+    /// that no living one has in its count.
+    living: u64,
+    ended: u64,
     /// Kernel ticks of the command's processes, and the ticks before the count began.
     ticks: u64,
     ticks_before: u64,
@@ -38,7 +39,8 @@ impl Disk {
         Self {
             free: free(&folder),
             folder,
-            written: HashMap::new(),
+            living: 0,
+            ended: 0,
             ticks: 0,
             ticks_before: 0,
         }
@@ -46,23 +48,38 @@ impl Disk {
 
     /// Records what the processes of `tree` have written. `ticks` is their kernel time.
     pub(in crate::sandbox) fn watch(&mut self, tree: &[i32], ticks: u64) {
-        for pid in tree {
+        let written = |pid: &i32| {
             let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-            let bytes = text
-                .lines()
-                .find_map(|line| line.strip_prefix("write_bytes: ")?.parse().ok());
-            if let Some(bytes) = bytes.filter(|bytes| *bytes > 0)
-                && (self.written.len() < WRITERS_MAX || self.written.contains_key(pid))
-            {
-                self.written.insert(*pid, bytes);
-            }
-        }
+            text.lines()
+                .find_map(|line| line.strip_prefix("write_bytes: ")?.parse::<u64>().ok())
+        };
+        self.note(tree.iter().filter_map(written).sum());
         self.ticks = self.ticks.max(ticks);
+    }
+
+    /// Takes the sum over the living. It falls only when a process ended whose bytes no living one
+    /// has.
+    fn note(&mut self, living: u64) {
+        let ended = self.living.saturating_sub(living);
+        self.ended = self.ended.saturating_add(ended);
+        self.living = living;
     }
 
     /// Bytes that the command's processes were seen to write.
     pub(in crate::sandbox) fn written(&self) -> u64 {
-        self.written.values().sum()
+        self.ended.saturating_add(self.living)
+    }
+
+    /// Leaves out what a command wrote that was ended for it: its files may remain.
+    pub(in crate::sandbox) fn leave_out(&mut self, bytes: u64) {
+        if let Some(free) = &mut self.free {
+            free.bytes = free.bytes.saturating_sub(bytes);
+        }
+    }
+
+    /// The folder whose disk is observed.
+    pub(in crate::sandbox) fn folder(&self) -> &std::path::Path {
+        &self.folder
     }
 
     /// Kernel ticks since the count began. Creating files takes kernel time, so the command with
@@ -91,10 +108,12 @@ impl Disk {
         before.saturating_sub(now) > files && is_enough(self.ticks(), files)
     }
 
-    /// Starts the count again from the current state of the disk.
-    pub(in crate::sandbox) fn forget(&mut self) {
-        self.free = free(&self.folder);
-        self.written.clear();
+    /// Starts the count of files again from the current state of the disk.
+    pub(in crate::sandbox) fn forget_files(&mut self) {
+        let files = free(&self.folder).and_then(|free| free.files);
+        if let Some(before) = &mut self.free {
+            before.files = files;
+        }
         self.ticks_before = self.ticks;
     }
 }
@@ -116,6 +135,19 @@ pub(in crate::sandbox) fn free(folder: &std::path::Path) -> Option<Free> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ended_processes_wrote_counts_once() {
+        let mut disk = Disk::of(PathBuf::from("/"));
+        let mut after = |living| {
+            disk.note(living);
+            disk.written()
+        };
+
+        assert_eq!([10, 30].map(&mut after), [10, 30]);
+        assert_eq!(after(5), 30, "one ended, and no process waited for it");
+        assert_eq!(after(8), 33);
+    }
 
     #[test]
     fn a_command_that_spent_no_time_in_the_kernel_created_no_files() {

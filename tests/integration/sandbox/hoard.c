@@ -158,12 +158,9 @@ static void awaited(long count) {
 }
 
 // Notifiers without a descriptor: they are in messages that nobody receives.
-static void sent(long count) {
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) refused();
+static void send_notifiers(int socket, long count) {
     for (long n = 0; n < count; n++) {
         int file = inotify_init();
-        if (file < 0 && n == 0) refused();
         if (file < 0) return;
         char space[CMSG_SPACE(sizeof file)] = {0};
         struct iovec byte = {block, 1};
@@ -173,8 +170,28 @@ static void sent(long count) {
         part->cmsg_type = SCM_RIGHTS;
         part->cmsg_len = CMSG_LEN(sizeof file);
         memcpy(CMSG_DATA(part), &file, sizeof file);
-        sendmsg(pair[0], &message, 0);
+        sendmsg(socket, &message, MSG_DONTWAIT);
         close(file);
+    }
+}
+
+static void sent(long count) {
+    int pair[2], file = inotify_init();
+    if (file < 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) refused();
+    close(file);
+    send_notifiers(pair[0], count);
+}
+
+// The same, given back and taken again all the time.
+static void toggled(long count) {
+    for (;;) {
+        int pair[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) refused();
+        send_notifiers(pair[0], count);
+        usleep(2000);
+        close(pair[0]);
+        close(pair[1]);
+        usleep(1000);
     }
 }
 
@@ -194,6 +211,7 @@ static void *attack(void *given) {
     if (!strcmp(argv[1], "watches")) watches(mib);
     if (!strcmp(argv[1], "notifiers")) notifiers(mib);
     if (!strcmp(argv[1], "sent")) sent(mib);
+    if (!strcmp(argv[1], "toggled")) toggled(mib);
     if (!strcmp(argv[1], "awaited")) awaited(mib);
     if (!strcmp(argv[1], "terminals")) terminals(mib);
     if (!strcmp(argv[1], "shared")) shared(mib);

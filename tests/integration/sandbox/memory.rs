@@ -30,10 +30,10 @@ fn too_much(groups: ControlGroups) -> SandboxError {
 }
 
 /// Serializes these tests, since they measure the memory of the whole machine.
-static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(super) static MACHINE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// The attack program, compiled for one test.
-fn hoard() -> (tempfile::TempDir, PathBuf) {
+pub(super) fn hoard() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("hoard");
     let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/sandbox/hoard.c");

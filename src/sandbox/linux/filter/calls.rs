@@ -225,8 +225,28 @@ pub(super) const SHARES_FILES: u64 = libc::CLONE_FILES as u64;
 /// Flag of `close_range` that gives the calling thread open files of its own.
 pub(super) const CLOSE_UNSHARED: u64 = libc::CLOSE_RANGE_UNSHARE as u64;
 
-/// `ioctl` requests that put input into a terminal.
-pub(super) const CONTROLS: &[u64] = &[0x5412, 0x541C];
+/// `ioctl` requests that put input into a terminal, and the older forms of [`RESERVE`] (reserve, the
+/// same for large files, fill with zeros, and two of XFS).
+pub(super) const CONTROLS: &[u64] = &[
+    0x5412,
+    0x541C,
+    0x4030_5828,
+    0x4030_582A,
+    0x4030_5839,
+    0x4030_580A,
+    0x4030_5824,
+];
+
+/// `fallocate` takes room on the disk without a byte written, which the kernel counts for no
+/// process. It fails as on a file system that cannot do it, so that programs write instead. The modes
+/// that take nothing, a hole or a range that collapses, are left.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of calls are small"
+)]
+pub(super) const RESERVE: u32 = libc::SYS_fallocate as u32;
+pub(super) const TAKES_NOTHING: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_COLLAPSE_RANGE;
 
 /// `ioctl` requests that change the attribute flags of a file. Its owner may call them on any open
 /// file, and behind Landlock that file may lie outside the workspace.

@@ -112,8 +112,8 @@ fn arch() -> Result<TargetArch, String> {
         .map_err(|_| "no filter of system calls for this processor".to_owned())
 }
 
-/// Builds one program of four parts: calls beyond the list, unknown calls, pretended calls, refused
-/// calls. A call that a part does not name falls through to the next part.
+/// Builds one program of five parts: calls beyond the list, unknown calls, pretended calls, room on
+/// the disk, refused calls. A call that a part does not name falls through to the next part.
 fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     // Load the call's number; above the last reviewed one, return "no such call".
@@ -127,8 +127,22 @@ fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     // calls fall through. These rules check no arguments, so no other step allows a call.
     program.pop();
     program.extend(pretended());
+    program.extend(reserves_nothing());
     program.extend(part(refused(behind)?, libc::EPERM)?);
     Ok(program)
+}
+
+/// Reserving room on the disk is not supported.
+fn reserves_nothing() -> [sock_filter; 5] {
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let mode = 24 + if cfg!(target_endian = "big") { 4 } else { 0 };
+    [
+        step(0x20, 0, 0, 0),
+        step(0x15, 0, 3, calls::RESERVE),
+        step(0x20, 0, 0, mode),
+        step(0x45, 1, 0, calls::TAKES_NOTHING.unsigned_abs()),
+        step(0x06, 0, 0, 0x0005_0000 | libc::EOPNOTSUPP.unsigned_abs()),
+    ]
 }
 
 /// Setting the size of a socket's buffers succeeds without effect, as where the machine's limit is

@@ -104,6 +104,24 @@ fn what_is_refused_behind_both_boundaries_is_refused_in_every_filter() {
 }
 
 #[test]
+fn room_on_the_disk_is_taken_by_writing_only() {
+    const UNSUPPORTED: u32 = 0x0005_0000 | libc::EOPNOTSUPP as u32;
+    for behind in every() {
+        let with = |call, argument| verdict(behind, Uncounted::Unknown, call, &[3, argument]);
+        // Plain, of the same size, filled with zeros, inserted, and no longer shared.
+        for mode in [0, 1, 0x10, 0x11, 0x20, 0x40] {
+            assert_eq!(with(libc::SYS_fallocate, mode), UNSUPPORTED, "{mode:#x}");
+        }
+        for mode in [3, 8] {
+            assert_eq!(with(libc::SYS_fallocate, mode), ALLOWED, "{mode:#x}");
+        }
+        for request in [0x4030_5828, 0x4030_582A, 0x4030_5839] {
+            assert_eq!(with(libc::SYS_ioctl, request), EPERM, "{request:#x}");
+        }
+    }
+}
+
+#[test]
 fn threads_of_a_process_share_its_open_files() {
     let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
     let with = |flags: i32| u64::from(flags.unsigned_abs());

@@ -1,0 +1,204 @@
+//! Finds the command that keeps something of which nearly nothing is left, where no table of open
+//! files shows it: files whose descriptors were closed are kept by threads that wait for them, and by
+//! messages that were not received.
+//!
+//! A command may give all back and take it again some hundred times a second, so a look at a free
+//! moment proves nothing. **All commands are paused.** A pause ends every wait, so what is kept then
+//! is in a table or in a message, and does not change while it is searched for. Otherwise commands
+//! are let run, half of them at a time: the one is found with which alone it is gone again.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    processes::Paused,
+    scarce::{self, Kind},
+};
+
+/// Looks while some commands run, and the least time for them.
+const LOOKS: u32 = 6;
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Looks after which what is still gone is kept: a paused process gives back what it waits for when
+/// it gets a processor.
+const LOOKS_UNTIL_KEPT: u32 = 20;
+
+/// Open files that are looked at in one search, those of commands with few of them first.
+const READS_MAX: u64 = 32 * 1024;
+
+/// A running command, as it was before the search.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    pub(super) id: u64,
+    /// The process above its others.
+    pub(super) root: i32,
+    pub(super) tree: Vec<i32>,
+    /// Number of its open files.
+    pub(super) files: u64,
+    /// Kernel time of its processes.
+    pub(super) ticks: u64,
+}
+
+/// What a search shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// Something keeps it while no command runs.
+    Kept,
+    /// This one takes it while no other runs.
+    Taker(usize),
+    Nothing,
+}
+
+/// The command that keeps, or takes again and again, what is gone; `None` if no command is proven to.
+pub(super) fn keeper(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
+    // Before the pause, which ends the waits.
+    let awaited: Vec<_> = candidates
+        .iter()
+        .map(|one| scarce::awaited_files(&one.tree).saturating_sub(one.files))
+        .collect();
+    let pause = |one: &Candidate| Paused::below(std::iter::once(one.root));
+    let mut paused: Vec<_> = candidates.iter().map(|one| Some(pause(one))).collect();
+    let is_gone = || scarce::gone() == Some(kind);
+    let runs = |from: usize, to: usize| {
+        let part = || from..to.min(candidates.len());
+        for at in part() {
+            if let Some(one) = paused.get_mut(at) {
+                *one = None;
+            }
+        }
+        let begun = Instant::now();
+        let mut takes = false;
+        let mut looks = 0;
+        while !takes && (looks < LOOKS || begun.elapsed() < LOOK * LOOKS) {
+            std::thread::sleep(LOOK);
+            takes = is_gone();
+            looks += 1;
+        }
+        for at in part() {
+            if let (Some(one), Some(candidate)) = (paused.get_mut(at), candidates.get(at)) {
+                *one = Some(pause(candidate));
+            }
+        }
+        takes
+    };
+    let id = |at: usize| candidates.get(at).map(|one| one.id);
+    let is_kept = || {
+        (0..LOOKS_UNTIL_KEPT).all(|_| {
+            std::thread::sleep(LOOK);
+            is_gone()
+        })
+    };
+    match find(candidates.len(), is_kept, runs) {
+        Found::Kept => kept_by(kind, candidates),
+        Found::Taker(at) => id(at),
+        // Several that wait for a part each. Who waits for more files than it has open waits for
+        // closed ones.
+        Found::Nothing => {
+            let most = awaited.iter().enumerate().max_by_key(|(_, count)| **count);
+            most.filter(|(_, count)| scarce::is_blamed(kind, **count))
+                .and_then(|(at, _)| id(at))
+        }
+    }
+}
+
+/// Searches among `count` paused commands. `runs` lets a range of them run and returns whether it is
+/// gone meanwhile.
+fn find(
+    count: usize,
+    is_kept: impl Fn() -> bool,
+    mut runs: impl FnMut(usize, usize) -> bool,
+) -> Found {
+    let (mut from, mut to) = (0, count);
+    loop {
+        // One that was let run may have kept it when it was paused again.
+        if is_kept() {
+            return Found::Kept;
+        }
+        if to.saturating_sub(from) <= 1 {
+            return match from < to && runs(from, to) {
+                true => Found::Taker(from),
+                false => Found::Nothing,
+            };
+        }
+        let half = from + (to - from) / 2;
+        (from, to) = match runs(from, half) {
+            true => (from, half),
+            false => (half, to),
+        };
+    }
+}
+
+/// The command that keeps it while none runs: it has files in messages, or most of what is visible.
+/// Of epoll watches the one that has taken the most kernel time: without a watch the host accepts no
+/// connection. What there was no time to look at counts as the most that it could be.
+fn kept_by(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
+    let mut left = READS_MAX;
+    let mut order: Vec<_> = candidates.iter().collect();
+    order.sort_by_key(|one| one.files);
+    let mut has = |one: &Candidate| {
+        let is_read = one.files <= left;
+        left -= if is_read { one.files } else { 0 };
+        if is_read && scarce::has_files_in_flight(&one.tree) {
+            return (true, u64::MAX);
+        }
+        match kind {
+            Kind::Watches => (true, one.ticks),
+            Kind::Notifiers | Kind::Terminals => {
+                let count = match is_read {
+                    true => scarce::count_of(kind, &one.tree),
+                    false => one.files,
+                };
+                (scarce::is_blamed(kind, count), count)
+            }
+        }
+    };
+    let mut has_most = None;
+    for one in order {
+        has_most = has_most.max(Some((has(one), one.id)));
+    }
+    has_most.and_then(|((is_blamed, _), id)| is_blamed.then_some(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Eleven commands, of which `taker` takes all when it runs and gives it back when it is paused.
+    #[test]
+    fn the_command_is_found_with_which_alone_it_is_gone() {
+        for taker in 0..11 {
+            let found = find(11, || false, |from, to| (from..to).contains(&taker));
+            assert_eq!(found, Found::Taker(taker));
+        }
+        assert_eq!(find(11, || false, |_, _| false), Found::Nothing);
+        assert_eq!(find(0, || false, |_, _| true), Found::Nothing);
+    }
+
+    #[test]
+    fn no_command_is_found_that_was_let_run_with_another_and_takes_nothing_alone() {
+        // Gone once while the first half ran, by something else, and not again.
+        let mut looks = 0;
+        let found = find(
+            4,
+            || false,
+            |_, _| {
+                looks += 1;
+                looks == 1
+            },
+        );
+
+        assert_eq!(found, Found::Nothing);
+    }
+
+    #[test]
+    fn what_a_paused_command_keeps_is_searched_for_while_it_is_paused() {
+        assert_eq!(find(3, || true, |_, _| unreachable!()), Found::Kept);
+        let kept = Cell::new(false);
+        let runs = |_, _| {
+            kept.set(true);
+            true
+        };
+        assert_eq!(find(3, || kept.get(), runs), Found::Kept);
+    }
+}
