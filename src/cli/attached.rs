@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 use super::{
     ask::{Answer, Asker, Question},
     failure::{Done, Failure},
+    follow::interrupting,
     held::Held,
     remote::Remote,
     signals::Signals,
     terminal::{Paint, Terminals, err_line, out_line, sanitize},
-    typing::Typing,
+    typing::{Typed, Typing},
     view::View,
 };
 
@@ -40,7 +41,9 @@ const CALLS_MAX: usize = 1000;
 pub(super) const HELP: &str = "\
 /help     this list
 /quit     leave (also Ctrl-D); the conversation stays at its server
-What you type while a round runs waits in a queue. Ctrl-C cancels the running round.";
+What you type while a round runs waits in a queue. Esc cancels the running round, Ctrl-C does
+and empties the queue. Not here: !COMMAND, @FILE, /attach and images, Esc twice (rewind),
+and the other commands of a chat.";
 
 /// Bytes of the id of a tool call that is shown. The view keeps it while the call runs.
 const ID_BYTES_MAX: usize = 1024;
@@ -187,6 +190,13 @@ impl Attached {
         }
     }
 
+    /// Asks the server to end the round, which may have ended.
+    async fn interrupt(&self, signals: &mut Signals, typing: &mut Typing) {
+        let body = json!({});
+        let sent = self.remote.post_of(INTERRUPT, &self.id, None, &body);
+        let _ = or_leave(signals, typing, sent).await;
+    }
+
     async fn prompt(
         &self,
         prompt: &str,
@@ -198,7 +208,7 @@ impl Attached {
         let mut answer = self.remote.post_of(MESSAGES, &self.id, None, &body).await?;
         let has_person = Terminals::detect().has_person();
         let mut events = Events::default();
-        let mut asker = Asker::new(Paint::stderr());
+        let mut asker = Asker::new(Paint::stderr()).of_model(view.own_folder());
         let mut held = Held::default();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -216,17 +226,22 @@ impl Attached {
                     asker.forget();
                     release(&mut held, view);
                     typing.forget();
-                    view.note("interrupting; press Ctrl-C again to leave at once");
-                    let body = json!({});
-                    let sent = self.remote.post_of(INTERRUPT, &self.id, None, &body);
-                    let _ = or_leave(signals, typing, sent).await; // The round may have ended.
+                    interrupting(view, typing);
+                    self.interrupt(signals, typing).await;
                     continue;
                 }
                 (question, given) = asker.answered() => {
-                    let body = json!({ "allow": given.allows(), "always": given == Answer::Always });
+                    let body = given.body();
                     let call = Some(question.tool_call_id.as_str());
                     let sent = self.remote.post_of(APPROVALS, &self.id, call, &body);
-                    or_leave(signals, typing, sent).await?;
+                    match or_leave(signals, typing, sent).await {
+                        // Those that the person typed: another answer is possible.
+                        Err(failure) if matches!(given, Answer::Changed(_)) => {
+                            err_line(&failure.text(Paint::stderr()));
+                            asker.ask(question);
+                        }
+                        sent => drop(sent?),
+                    }
                     if !asker.is_open() {
                         release(&mut held, view);
                         if has_person {
@@ -236,8 +251,15 @@ impl Attached {
                     }
                     continue;
                 }
-                () = typing.typed() => {
-                    view.set_below(typing.rows());
+                typed = typing.typed() => {
+                    match typed {
+                        Typed::Escape if !interrupted => {
+                            interrupted = true;
+                            interrupting(view, typing);
+                            self.interrupt(signals, typing).await;
+                        }
+                        Typed::Text | Typed::Escape => view.set_below(typing.rows()),
+                    }
                     continue;
                 }
                 _ = ticks.tick(), if !asker.is_open() => {

@@ -1,42 +1,35 @@
 //! `callboard chat`: a conversation. A terminal gets a line editor; in piped input, each line is a
 //! prompt.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+mod back;
+mod commands;
+mod of_server;
+
+use std::time::{Duration, Instant};
 
 use callboard_actors::{
-    chat::{Attachment, Role},
+    chat::Attachment,
     conversation::round::rules::Recovery,
     host::Prompt,
     ids::{ConversationId, Seq},
     journal::{TITLE_ENTRIES, title},
-    policy::usd,
 };
 use clap::Args;
 
 use super::{
-    attach,
-    attached::{self, Attached},
-    by_hand,
+    attach, by_hand,
     editor::edited,
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
     lines::{Line, Lines},
-    markdown::{Markdown, Style},
-    metrics::report,
     models,
-    remote::{KeyText, ServerFlags},
-    rounds,
+    remote::KeyText,
     run::SHUTDOWN,
-    session::{Session, check, fresh_id, last_session, newest_first, scope},
+    session::{Session, check, last_session, newest_first, scope},
     signals::Signals,
     skills,
-    terminal::{
-        Paint, Terminals, counted, err_line, err_shown, out, out_line, ring, sanitize, size,
-    },
+    terminal::{Paint, Terminals, err_line, out_line, ring, sanitize},
     trust::{Notes, ProjectUse},
     typing::Typing,
     view::View,
@@ -46,12 +39,6 @@ use crate::{
     config::Config,
     visible::visible_line,
 };
-
-/// Characters shown of the last prompt when a chat goes on.
-const SHOWN_CHARS: usize = 300;
-
-/// Rows shown of the last answer.
-const SHOWN_ROWS: usize = 8;
 
 /// A round that took longer rings the bell at its end: the person may look elsewhere.
 const LONG: Duration = Duration::from_secs(10);
@@ -80,6 +67,7 @@ const HELP: &str = "\
 !COMMAND  run a command in the sandbox; the model does not see it
 @FILE     in a prompt: send the file with it
 Tab completes commands and @FILE. Alt-Enter breaks a line. What you type while a round runs waits in a queue.
+Esc cancels the running round; what waits in the queue is sent then. Esc twice at an empty line takes the last prompt back.
 Ctrl-C cancels the running round and empties the queue; twice leaves.";
 
 /// Talk with a model about a folder
@@ -91,7 +79,8 @@ Examples:
 
 Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /sessions /model /edit
 /attach FILE /help /quit,
-!COMMAND, @FILE in a prompt. Alt-Enter breaks a line. Lines typed while a round runs are sent after it. Ctrl-C cancels the running round; twice leaves.
+!COMMAND, @FILE in a prompt. Alt-Enter breaks a line. Lines typed while a round runs are sent after it.
+Esc or Ctrl-C cancels the running round; Ctrl-C twice leaves, Esc twice takes the last prompt back.
 If standard input is not a terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
@@ -153,6 +142,10 @@ struct Chat<'c> {
     typing: Typing,
     /// Files for the next prompt.
     attached: Vec<Attachment>,
+    /// What the next line begins with.
+    begun: Option<String>,
+    /// The last prompt as it was sent, and as it was typed.
+    sent: Option<(String, String)>,
     /// How the last prompt ended.
     last: Result<Done, Failure>,
     is_interactive: bool,
@@ -160,7 +153,7 @@ struct Chat<'c> {
 
 pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure> {
     if let Some(id) = args.attach.clone() {
-        return attach_to(config, args, id).await;
+        return of_server::attach_to(config, args, id).await;
     }
     let terminals = Terminals::detect();
     let signals = Signals::listen();
@@ -179,25 +172,34 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         config,
         args: &args,
         flags: args.host.clone(),
-        view: View::new(false, shows).still_lines(args.plain),
+        view: View::new(false, shows)
+            .still_lines(args.plain)
+            .edits_in(&config.data_dir),
         signals,
         typing: Typing::default(),
         attached: Vec::new(),
+        begun: None,
+        sent: None,
         last: Ok(Done::Well),
         is_interactive: lines.is_interactive(),
     };
     if chat.is_interactive && !args.quiet {
-        show_last_exchange(&session);
+        commands::show_last_exchange(&session);
         err_line(&Paint::stderr().dim("/help lists the commands, Ctrl-D leaves"));
     }
     let left = loop {
         let line = match chat.typing.next() {
             Some(line) => shown(line),
             None => {
-                let (line, returned) = lines.begin_with(chat.typing.take_unfinished()).next().await;
+                let begun = chat.typing.take_unfinished().or(chat.begun.take());
+                let (line, returned) = lines.begin_with(begun).next().await;
                 lines = returned;
                 match line {
                     Some(Line::Entered(line)) => line,
+                    Some(Line::Rewind) => {
+                        chat.take_back(&session).await;
+                        continue;
+                    }
                     Some(Line::Interrupted) => break Done::Interrupted,
                     None => break Done::Well,
                 }
@@ -216,7 +218,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
                         chat.open(before).await?
                     }
                 };
-                show_last_exchange(&session);
+                commands::show_last_exchange(&session);
             }
             Next::Switch(flags) => {
                 session.app.host.shutdown(SHUTDOWN).await;
@@ -253,61 +255,6 @@ fn shown(line: String) -> String {
     line
 }
 
-/// A chat with a conversation of a server.
-async fn attach_to(config: &Config, args: ChatArgs, id: ConversationId) -> Result<Done, Failure> {
-    let flags = ServerFlags::new(args.server.clone(), args.key.clone());
-    let remote = flags.remote(false)?.ok_or_else(|| {
-        Failure::usage("--attach needs a server").hint("add --server URL, or set CALLBOARD_SERVER")
-    })?;
-    let attached = Attached { remote, id };
-    let terminals = Terminals::detect();
-    let mut signals = Signals::listen();
-    if !args.quiet {
-        attached.announce().await?;
-    }
-    let mut lines = Lines::open(terminals, config, Path::new(""), attached::HELP);
-    let shows = Terminals {
-        stdout: terminals.stdout && !args.quiet,
-        stderr: terminals.stderr && !args.quiet,
-        ..terminals
-    };
-    let mut view = View::new(false, shows).still_lines(args.plain);
-    let mut typing = Typing::default();
-    let mut last = Ok(Done::Well);
-    loop {
-        let line = match typing.next() {
-            Some(line) => shown(line),
-            None => {
-                let (line, returned) = lines.begin_with(typing.take_unfinished()).next().await;
-                lines = returned;
-                match line {
-                    Some(Line::Entered(line)) => line,
-                    Some(Line::Interrupted) => return Ok(Done::Interrupted),
-                    None => break,
-                }
-            }
-        };
-        if lines.is_interactive() && !args.plain {
-            typing.listen();
-        }
-        let done = attached
-            .line(line.trim(), &mut view, &mut signals, &mut typing)
-            .await;
-        typing.pause();
-        let Some(done) = done else { break };
-        if let Err(failure) = &done {
-            view.still();
-            err_line(&failure.text(Paint::stderr()));
-        }
-        last = done;
-    }
-    // The exit code matters to a script; a person has seen the error already.
-    if lines.is_interactive() {
-        return Ok(Done::Well);
-    }
-    last.map_err(|failure| failure.hint("the last prompt failed"))
-}
-
 impl Chat<'_> {
     async fn open(&self, id: ConversationId) -> Result<Session, Failure> {
         Session::open(self.config, &self.flags, Some(id), false, self.args.quiet).await
@@ -328,16 +275,16 @@ impl Chat<'_> {
                 out_line(HELP);
                 Ok(())
             }
-            "/fork" => fork(session, rest).await,
-            "/rewind" => rewind(session, rest).await,
+            "/fork" => commands::fork(session, rest).await,
+            "/rewind" => commands::rewind(session, rest).await,
             "/tools" => {
-                show_tools(session);
+                commands::show_tools(session);
                 Ok(())
             }
-            "/history" => show_history(session).await,
-            "/metrics" => show_metrics(session).await,
+            "/history" => commands::show_history(session).await,
+            "/metrics" => commands::show_metrics(session).await,
             "/skills" => skills::in_chat(&session.handle, text).await,
-            "/tokens" => show_tokens(session).await,
+            "/tokens" => commands::show_tokens(session).await,
             "/model" if text.is_empty() => {
                 let app = &session.app;
                 for line in models::choices(self.config, &app.provider, &app.model) {
@@ -349,7 +296,7 @@ impl Chat<'_> {
                 Ok(flags) => return Next::Switch(Box::new(flags)),
                 Err(failure) => Err(failure),
             },
-            "/compact" => compact(session).await,
+            "/compact" => commands::compact(session).await,
             "/attach" if !text.is_empty() => {
                 self.last = attach_file(text, &mut self.attached);
                 Ok(())
@@ -394,6 +341,7 @@ impl Chat<'_> {
     }
 
     async fn prompt(&mut self, session: &Session, text: &str) {
+        let typed = text;
         let text = match self.is_interactive {
             true => by_hand::with_files(session, &mut self.signals, text).await,
             false => Ok(Some(text.to_owned())),
@@ -403,6 +351,7 @@ impl Chat<'_> {
             Ok(None) => return err_line("interrupted; the prompt was not sent"),
             Err(failure) => return print_failure(Err(failure)),
         };
+        self.sent = Some((text.clone(), typed.to_owned()));
         let begun = Instant::now();
         self.last = self.send(session, &text).await;
         if let Err(failure) = &self.last {
@@ -515,134 +464,5 @@ fn is_command(word: &str) -> bool {
 fn print_failure(result: Result<(), Failure>) {
     if let Err(failure) = result {
         err_line(&failure.text(Paint::stderr()));
-    }
-}
-
-async fn compact(session: &Session) -> Result<(), Failure> {
-    match session.handle.compact().await? {
-        Some(note) => out_line(&format!(
-            "{} tokens became {} ({})",
-            note.before_tokens, note.after_tokens, note.mode
-        )),
-        None => out_line("there is nothing to compact"),
-    }
-    Ok(())
-}
-
-fn show_tools(session: &Session) {
-    for spec in session.app.setup().tools.specs() {
-        out_line(&format!(
-            "{:<12} {}",
-            spec.name(),
-            callboard_actors::conversation::first_sentence(&spec.definition.description)
-        ));
-    }
-}
-
-async fn show_history(session: &Session) -> Result<(), Failure> {
-    let rounds = session.handle.rounds().await?;
-    out(&rounds::describe(
-        &rounds,
-        &session.handle.messages().await?,
-    ));
-    Ok(())
-}
-
-/// Copies the conversation, as it is or as it was after a round. The current conversation continues
-/// here.
-async fn fork(session: &Session, words: &[&str]) -> Result<(), Failure> {
-    let (name, at) = match words {
-        [] => (None, None),
-        [name] => (Some(*name), None),
-        [name, at] => (
-            Some(*name),
-            Some(rounds::pick(&session.handle.rounds().await?, at)?),
-        ),
-        _ => return Err(Failure::usage("too many arguments").hint("/fork [NAME] [ROUND]")),
-    };
-    let id = match name {
-        Some(name) => ConversationId::new(name)?,
-        None => fresh_id()?,
-    };
-    session.handle.fork(id.clone(), at).await?;
-    out_line(&format!(
-        "copied as {id}; continue it with `callboard chat --session {id}`"
-    ));
-    Ok(())
-}
-
-/// Undoes a round and all later ones.
-async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
-    let [to] = words else {
-        return Err(
-            Failure::usage("which round?").hint("/rewind ROUND; /history shows their numbers")
-        );
-    };
-    let to = rounds::pick(&session.handle.rounds().await?, to)?;
-    session.handle.rewind(to).await?;
-    out_line(&format!(
-        "{} left",
-        counted(session.handle.messages().await?.len(), "message")
-    ));
-    Ok(())
-}
-
-async fn show_metrics(session: &Session) -> Result<(), Failure> {
-    report(&session.handle.state().await?, &session.id);
-    Ok(())
-}
-
-async fn show_tokens(session: &Session) -> Result<(), Failure> {
-    let state = session.handle.state().await?;
-    let spent = state.spent.amount;
-    let pricing = session.app.setup().pricing.clone();
-    let tokens = pricing
-        .budget
-        .tokens
-        .map(|limit| format!(" of {limit}"))
-        .unwrap_or_default();
-    out_line(&format!("tokens {}{tokens}", spent.tokens));
-    if pricing.price.is_some() {
-        let limit = pricing
-            .budget
-            .micro_usd
-            .map(|limit| format!(" of {}", usd(limit)))
-            .unwrap_or_default();
-        out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
-    }
-    Ok(())
-}
-
-/// Shows the last prompt and its answer, so that a person sees where the conversation was left.
-fn show_last_exchange(session: &Session) {
-    let messages = session.state.history.messages();
-    let Some(prompt) = messages
-        .iter()
-        .rev()
-        .find(|message| message.role() == Role::User && message.tool_result_ids().is_empty())
-    else {
-        return;
-    };
-    let paint = Paint::stderr();
-    let shown = |text: &str| {
-        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        sanitize(&line.chars().take(SHOWN_CHARS).collect::<String>())
-    };
-    err_line(&paint.dim(&format!("you: {}", shown(&prompt.text()))));
-    let Some(answer) = session.last_answer() else {
-        return;
-    };
-    let mut markdown = Markdown::new(size().0);
-    let mut rows = markdown.push(&sanitize(&answer));
-    rows.extend(markdown.finish());
-    let left_out = rows.len().saturating_sub(SHOWN_ROWS);
-    if left_out > 0 {
-        err_line(&paint.dim("… /history shows all"));
-    }
-    for row in rows.iter_mut().skip(left_out) {
-        for span in row.iter_mut() {
-            span.style = span.style.with(Style::DIM);
-        }
-        err_shown(&(paint.spans(row) + "\n"));
     }
 }

@@ -1,4 +1,5 @@
-//! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C.
+//! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C or
+//! Escape.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -8,18 +9,21 @@ use callboard_actors::{
 };
 
 use super::{
-    ask::{Answer, Asker, Question},
+    ask::{Asker, Question},
     failure::{Done, Failure},
     held::Held,
     signals::Signals,
-    terminal::{Paint, Terminals, err_line},
+    terminal::{Paint, Terminals, err_line, sanitize},
     typed::Keys,
-    typing::Typing,
+    typing::{Typed, Typing},
     view::View,
 };
 
 /// Time between two drawings of what changes while nothing arrives.
 const TICK: Duration = Duration::from_millis(50);
+
+/// The code of the answer to arguments that a tool cannot get.
+pub(super) const INVALID_ARGUMENTS: &str = "invalid_arguments";
 
 /// Approval questions from an earlier process. A resumed stream repeats their events.
 #[derive(Debug, Default)]
@@ -40,7 +44,7 @@ pub(super) async fn follow(
     old: OldQuestions,
     typing: &mut Typing,
 ) -> Result<Done, Failure> {
-    let mut asker = Asker::new(Paint::stderr());
+    let mut asker = Asker::new(Paint::stderr()).of_model(view.own_folder());
     let mut held = Held::default();
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
@@ -69,20 +73,17 @@ pub(super) async fn follow(
                 interrupted = true;
                 asker.forget();
                 release(&mut held, view);
-                view.still();
-                match typing.forget() {
-                    0 => {}
-                    _ => view.set_below(typing.rows()),
-                }
-                view.note("interrupting; press Ctrl-C again to leave at once");
+                typing.forget();
+                interrupting(view, typing);
                 reply.interrupt();
             }
             (question, answer) = asker.answered() => {
                 // The host refuses an answer that arrives too late; the round continues without it.
-                let _ = match answer {
-                    Answer::Always => conversation.approve_always(question.tool_call_id).await,
-                    Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
-                };
+                let sent = conversation.approve(&question.tool_call_id, answer.consent()).await;
+                if let Err(error) = sent && error.code() == INVALID_ARGUMENTS {
+                    err_line(&format!("  {}", sanitize(&error.to_string())));
+                    asker.ask(question);
+                }
                 if !asker.is_open() {
                     release(&mut held, view);
                     if is_listening {
@@ -91,7 +92,15 @@ pub(super) async fn follow(
                     view.begin(); // The call runs now: show that something happens.
                 }
             }
-            () = typing.typed() => view.set_below(typing.rows()),
+            typed = typing.typed() => match typed {
+                // What waits is sent next: the person interrupts to say it.
+                Typed::Escape if !interrupted => {
+                    interrupted = true;
+                    interrupting(view, typing);
+                    reply.interrupt();
+                }
+                Typed::Text | Typed::Escape => view.set_below(typing.rows()),
+            },
             _ = ticks.tick(), if !asker.is_open() => view.tick(),
             event = reply.next() => {
                 let Some(event) = event else { break };
@@ -135,6 +144,13 @@ pub(super) async fn follow(
         Err(_) => None,
     });
     verdict(outcome, interrupted)
+}
+
+/// Says that the round is being interrupted.
+pub(super) fn interrupting(view: &mut View, typing: &Typing) {
+    view.still();
+    view.set_below(typing.rows());
+    view.note("interrupting; press Ctrl-C to leave at once");
 }
 
 /// Prints what was held back while a question was open.

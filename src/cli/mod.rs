@@ -36,6 +36,7 @@ mod session;
 mod by_hand;
 mod editor;
 mod complete;
+mod line_keys;
 mod lines;
 mod models;
 mod run;

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -86,6 +87,8 @@ pub(super) struct View {
     cost_usd: Option<f64>,
     /// Rows of the person below the others, such as what is being typed.
     below: Vec<Line>,
+    /// A folder of this user, for files that the person's editor opens.
+    own_folder: Option<PathBuf>,
 }
 
 impl View {
@@ -112,7 +115,19 @@ impl View {
             window: 0,
             cost_usd: None,
             below: Vec::new(),
+            own_folder: None,
         }
+    }
+
+    /// The view of a program that can open the person's editor, on files in a folder of this user.
+    pub(super) fn edits_in(mut self, folder: &Path) -> Self {
+        self.own_folder = Some(folder.to_owned());
+        self
+    }
+
+    /// Where files for the person's editor can be made.
+    pub(super) fn own_folder(&self) -> Option<&Path> {
+        self.own_folder.as_deref()
     }
 
     /// The view without a region that changes, for screen readers.

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     chat::{History, Message, ProviderStop, Role},
     conversation::{
-        Command,
+        Command, Consent,
         round::{
             Effect, Input, ModelOutcome, OnBusy, Outcome, Receipt, When,
             input::ContextOutcome,
@@ -300,7 +300,10 @@ impl Law<'_> {
         let answered = || assert_eq!(replies, [&Effect::Answer { waiter }]);
         let idle = state.round.is_none() && state.inbox.is_empty();
         match command {
-            Command::Approve { tool_call_id, .. } => {
+            Command::Approve {
+                tool_call_id,
+                answer,
+            } => {
                 let asked = calls(state).find(|(_, call)| call.tool_use.id == *tool_call_id);
                 match asked {
                     Some((
@@ -309,7 +312,12 @@ impl Law<'_> {
                             state: CallState::Asked { .. },
                             ..
                         },
-                    )) => answered(),
+                    )) => match answer {
+                        Consent::Changed(input) if cast::is_bad(input) => {
+                            refused("invalid_arguments")
+                        }
+                        _ => answered(),
+                    },
                     _ => refused("not_found"),
                 }
             }
@@ -822,37 +830,37 @@ impl Law<'_> {
                 call,
                 verdict,
                 always,
+                changed,
+                ..
             } => {
                 let call = &state.batch().expect("a batch is open").calls[*call as usize];
                 let CallState::Asked { expires_at, .. } = &call.state else {
                     panic!("no approval was asked")
                 };
-                let fits = match (self.input, verdict) {
-                    (
-                        Input::Command {
-                            command:
-                                Command::Approve {
-                                    tool_call_id,
-                                    allow,
-                                    always: asked,
-                                },
-                            ..
-                        },
-                        ApprovalVerdict::Allowed,
-                    ) => *allow && always == asked && *tool_call_id == call.tool_use.id,
-                    (
-                        Input::Command {
-                            command:
-                                Command::Approve {
-                                    tool_call_id,
-                                    allow,
-                                    ..
-                                },
-                            ..
-                        },
-                        ApprovalVerdict::Denied,
-                    ) => !allow && *tool_call_id == call.tool_use.id,
-                    (Input::Tick, ApprovalVerdict::Expired) => *expires_at <= self.now,
+                let given = match self.input {
+                    Input::Command {
+                        command:
+                            Command::Approve {
+                                tool_call_id,
+                                answer,
+                            },
+                        ..
+                    } if *tool_call_id == call.tool_use.id => Some(answer),
+                    _ => None,
+                };
+                let fits = match (given, verdict) {
+                    (Some(Consent::Once), ApprovalVerdict::Allowed) => !always && *changed == None,
+                    (Some(Consent::Always), ApprovalVerdict::Allowed) => {
+                        *always && *changed == None
+                    }
+                    (Some(Consent::Changed(input)), ApprovalVerdict::Allowed) => {
+                        let real = cast::hook(&call.tool_use.name).unwrap_or_else(|| input.clone());
+                        !always && !cast::is_bad(input) && *changed == Some(real)
+                    }
+                    (Some(Consent::Denied(_)), ApprovalVerdict::Denied) => !always,
+                    (None, ApprovalVerdict::Expired) => {
+                        matches!(self.input, Input::Tick) && *expires_at <= self.now
+                    }
                     _ => false,
                 };
                 assert!(fits, "{verdict:?} for {:?}", self.input);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::ContentBlock,
-    conversation::round::rules::ApprovalMode,
+    conversation::{Consent, round::rules::ApprovalMode},
     ids::Scope,
     journal::ToolExecutionResult,
     ports::{
@@ -629,7 +629,7 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
 
     let mut reply = talk.send("write a.txt").await.unwrap();
     let call = asked(&mut reply).await;
-    talk.approve_always(call).await.unwrap();
+    talk.approve(call, Consent::Always).await.unwrap();
     reply.outcome().await.unwrap();
     let mut reply = talk.send("write a.txt").await.unwrap(); // Needs no approval.
     tokio::time::timeout(Duration::from_secs(60), reply.outcome())
@@ -705,7 +705,7 @@ async fn a_call_in_doubt_is_asked_for_again_though_it_was_allowed_for_good() {
     let talk = conversation(&first);
     let mut reply = talk.send("write a.txt").await.unwrap();
     let call = asked(&mut reply).await;
-    talk.approve_always(call).await.unwrap();
+    talk.approve(call, Consent::Always).await.unwrap();
     until("the call runs", || begun.load(Ordering::SeqCst) == 1).await;
     drop((reply, talk, first)); // The host is gone while the call runs.
 
