@@ -3,16 +3,18 @@
 
 mod back;
 mod commands;
+mod help;
+mod keys;
 mod of_server;
+mod resume;
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use callboard_actors::{
-    chat::Attachment,
-    conversation::round::rules::Recovery,
-    host::Prompt,
-    ids::{ConversationId, Seq},
-    journal::{TITLE_ENTRIES, title},
+    chat::Attachment, conversation::round::rules::Recovery, host::Prompt, ids::ConversationId,
 };
 use clap::Args;
 
@@ -26,49 +28,18 @@ use super::{
     models,
     remote::KeyText,
     run::SHUTDOWN,
-    session::{Session, check, last_session, newest_first, scope},
+    session::{Session, check, last_session},
     signals::Signals,
     skills,
-    terminal::{Paint, Terminals, err_line, out_line, ring, sanitize},
+    terminal::{Paint, Terminals, err_line, out_line, ring_after, sanitize},
     trust::{Notes, ProjectUse},
     typing::Typing,
     view::View,
 };
-use crate::{
-    app::{Opening, Sessions},
-    config::Config,
-    visible::visible_line,
-};
+use crate::config::Config;
 
-/// A round that took longer rings the bell at its end: the person may look elsewhere.
-const LONG: Duration = Duration::from_secs(10);
-
-/// Characters of a title in that list.
-const TITLE_CHARS: usize = 60;
-
-/// Sessions that `/sessions` lists.
-const SESSIONS_SHOWN: usize = 15;
-
-const HELP: &str = "\
-/tools    the tools that the model is offered
-/skills   the skills; /skills NAME [LEVEL] activates one, /skills -NAME deactivates it
-/history  the messages, round by round
-/fork     copy this conversation: /fork [NAME] [ROUND]
-/rewind   undo a round and all later ones: /rewind ROUND
-/metrics  usage and timing of this conversation
-/sessions list the sessions; /sessions NUMBER continues one
-/edit     write the next prompt in $VISUAL or $EDITOR; /edit TEXT begins with a text
-/attach FILE  add an image or a PDF to the next prompt
-/model    the model; /model NAME goes on with another one, /model PROVIDER/NAME with another provider
-/tokens   tokens and cost so far, and the limits of the budget
-/compact  make the context smaller now; waits up to ten seconds for a summary
-/help     this list
-/quit     leave (also Ctrl-D)
-!COMMAND  run a command in the sandbox; the model does not see it
-@FILE     in a prompt: send the file with it
-Tab completes commands and @FILE. Alt-Enter breaks a line. What you type while a round runs waits in a queue.
-Esc cancels the running round; what waits in the queue is sent then. Esc twice at an empty line takes the last prompt back.
-Ctrl-C cancels the running round and empties the queue; twice leaves.";
+/// Commands by hand whose output the next prompt brings along.
+const MATERIAL_MAX: usize = 8;
 
 /// Talk with a model about a folder
 #[derive(Debug, Args)]
@@ -76,6 +47,8 @@ Ctrl-C cancels the running round and empties the queue; twice leaves.";
 Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
+
+  callboard chat --resume
 
 Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /sessions /model /edit
 /attach FILE /help /quit,
@@ -91,8 +64,11 @@ pub(super) struct ChatArgs {
     /// Continue the session that was used last
     #[arg(long = "continue", short = 'c', conflicts_with = "session")]
     last: bool,
+    /// Choose the session to continue from a list
+    #[arg(long, conflicts_with_all = ["session", "last"])]
+    resume: bool,
     /// Talk with a conversation of a running `callboard serve`, which runs the model and the tools
-    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last", "resume"])]
     attach: Option<ConversationId>,
     /// With --attach: the URL of the server [env: CALLBOARD_SERVER]
     #[arg(long, value_name = "URL", requires = "attach")]
@@ -142,6 +118,8 @@ struct Chat<'c> {
     typing: Typing,
     /// Files for the next prompt.
     attached: Vec<Attachment>,
+    /// Commands by hand and their output, for the next prompt.
+    material: Vec<String>,
     /// What the next line begins with.
     begun: Option<String>,
     /// The last prompt as it was sent, and as it was typed.
@@ -156,13 +134,23 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         return of_server::attach_to(config, args, id).await;
     }
     let terminals = Terminals::detect();
-    let signals = Signals::listen();
+    let mut signals = Signals::listen();
+    let can_choose = terminals.stdin && terminals.stdout && terminals.stderr;
     let id = match args.last {
         true => Some(last_session(config, &args.host).await?),
+        false if args.resume && !can_choose => {
+            resume::list(config, &args.host).await?;
+            return Ok(Done::Well);
+        }
+        false if args.resume => {
+            let id = resume::chosen(config, &args.host, args.plain, &mut signals).await?;
+            let Some(id) = id else { return Ok(Done::Well) };
+            Some(id)
+        }
         false => args.session.clone(),
     };
     let mut session = Session::open(config, &args.host, id, false, args.quiet).await?;
-    let mut lines = Lines::open(terminals, config, &session.app.workspace, HELP);
+    let mut lines = Lines::open(terminals, config, &session.app.workspace, help::HELP);
     let shows = Terminals {
         stdout: terminals.stdout && !args.quiet,
         stderr: terminals.stderr && !args.quiet,
@@ -178,6 +166,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         signals,
         typing: Typing::default(),
         attached: Vec::new(),
+        material: Vec::new(),
         begun: None,
         sent: None,
         last: Ok(Done::Well),
@@ -196,11 +185,11 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
                 lines = returned;
                 match line {
                     Some(Line::Entered(line)) => line,
-                    Some(Line::Rewind) => {
-                        chat.take_back(&session).await;
+                    Some(Line::Interrupted) => break Done::Interrupted,
+                    Some(key) => {
+                        chat.key(&session, key).await;
                         continue;
                     }
-                    Some(Line::Interrupted) => break Done::Interrupted,
                     None => break Done::Well,
                 }
             }
@@ -208,6 +197,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         match chat.line(&session, line.trim()).await {
             Next::GoOn => {}
             Next::Open(id) => {
+                chat.material.clear();
                 session.app.host.shutdown(SHUTDOWN).await;
                 let before = session.id.clone();
                 drop(session);
@@ -272,7 +262,7 @@ impl Chat<'_> {
             "" => Ok(()),
             "/quit" | "/exit" => return Next::Leave(Done::Well),
             "/help" => {
-                out_line(HELP);
+                out_line(help::HELP);
                 Ok(())
             }
             "/fork" => commands::fork(session, rest).await,
@@ -298,11 +288,14 @@ impl Chat<'_> {
             },
             "/compact" => commands::compact(session).await,
             "/attach" if !text.is_empty() => {
-                self.last = attach_file(text, &mut self.attached);
+                self.last = attach_file(Path::new(text), &mut self.attached);
                 Ok(())
             }
             "/sessions" => match self.sessions(text).await {
-                Ok(Some(id)) if id == session.id => Ok(()),
+                Ok(Some(id)) if id == session.id => {
+                    err_line("this is the session you are in");
+                    Ok(())
+                }
                 Ok(Some(id)) => return Next::Open(id),
                 Ok(None) => Ok(()),
                 Err(failure) => Err(failure),
@@ -318,12 +311,7 @@ impl Chat<'_> {
                 }
                 Err(failure) => Err(failure),
             },
-            _ if self.is_interactive && line.starts_with('!') => {
-                match line.trim_start_matches('!').trim() {
-                    "" => Err(Failure::usage("which command?").hint("!ls runs one in the sandbox")),
-                    command => by_hand::command(session, &mut self.signals, command).await,
-                }
-            }
+            _ if self.is_interactive && line.starts_with('!') => self.by_hand(session, line).await,
             command if is_command(command) => {
                 err_line(&format!(
                     "there is no command {}; /help lists the commands",
@@ -351,14 +339,15 @@ impl Chat<'_> {
             Ok(None) => return err_line("interrupted; the prompt was not sent"),
             Err(failure) => return print_failure(Err(failure)),
         };
+        let text = text + &self.material.drain(..).collect::<String>();
         self.sent = Some((text.clone(), typed.to_owned()));
         let begun = Instant::now();
         self.last = self.send(session, &text).await;
         if let Err(failure) = &self.last {
             err_line(&failure.text(Paint::stderr()));
         }
-        if self.is_interactive && begun.elapsed() >= LONG {
-            ring();
+        if self.is_interactive {
+            ring_after(begun);
         }
     }
 
@@ -375,6 +364,10 @@ impl Chat<'_> {
             .fold(send, |send, within| send.deadline(within));
         let reply = send.await?;
         self.view.set_window(session.app.setup().context.window);
+        if self.is_interactive {
+            let app = &session.app;
+            self.view.set_place(&app.model, &app.workspace);
+        }
         if self.is_interactive && !self.args.plain {
             self.typing.listen();
         }
@@ -398,53 +391,48 @@ impl Chat<'_> {
         Ok(flags)
     }
 
-    /// Lists the sessions, or returns the one that is named by its number or id.
-    async fn sessions(&self, which: &str) -> Result<Option<ConversationId>, Failure> {
-        let sessions =
-            Sessions::open(self.config, self.args.host.db.as_deref(), Opening::Existing).await?;
-        let rows = newest_first(&sessions).await?;
-        if which.is_empty() {
-            for (at, row) in rows.iter().take(SESSIONS_SHOWN).enumerate() {
-                let scope = scope(&row.conversation)?;
-                let first = sessions
-                    .backend()
-                    .entries(&scope, Seq::default(), TITLE_ENTRIES)
-                    .await;
-                let title = first
-                    .ok()
-                    .and_then(|first| title(&first))
-                    .unwrap_or_default();
-                let time: String = row.updated_at.to_string().chars().take(16).collect();
-                out_line(&format!(
-                    "{:>3}  {}  {}  {}",
-                    at + 1,
-                    time.replace('T', " "),
-                    row.conversation,
-                    visible_line(&title, TITLE_CHARS)
-                ));
+    /// The session to continue: the one that is named by its number or id, or that the person chooses
+    /// from the list. `None` for a list without a choice.
+    async fn sessions(&mut self, which: &str) -> Result<Option<ConversationId>, Failure> {
+        let (config, flags) = (self.config, &self.args.host);
+        match which {
+            "" if self.is_interactive => {
+                resume::chosen(config, flags, self.args.plain, &mut self.signals).await
             }
-            out_line("/sessions NUMBER continues one");
-            return Ok(None);
+            "" => {
+                resume::list(config, flags).await?;
+                out_line("/sessions NUMBER continues one");
+                Ok(None)
+            }
+            which => Ok(Some(resume::named(config, flags, which).await?)),
         }
-        let named = match which.parse::<usize>() {
-            Ok(number) => number.checked_sub(1).and_then(|at| rows.get(at)),
-            Err(_) => rows.iter().find(|row| row.conversation.as_str() == which),
+    }
+
+    /// Runs a command that the person typed.
+    async fn by_hand(&mut self, session: &Session, line: &str) -> Result<(), Failure> {
+        let Some((command, is_shown)) = by_hand::by_hand(line) else {
+            return Ok(());
         };
-        named
-            .map(|row| Some(row.conversation.clone()))
-            .ok_or_else(|| {
-                Failure::work("there is no such session")
-                    .hint("/sessions lists them with their numbers")
-            })
+        let material = by_hand::command(session, &mut self.signals, command, is_shown).await?;
+        self.material.extend(material);
+        let more = self.material.len().saturating_sub(MATERIAL_MAX);
+        if more > 0 {
+            self.material.drain(..more);
+            err_line(&format!(
+                "the model reads the last {MATERIAL_MAX} commands only"
+            ));
+        }
+        Ok(())
     }
 }
 
 /// Reads a file and attaches it to the next prompt.
-fn attach_file(file: &str, attached: &mut Vec<Attachment>) -> Result<Done, Failure> {
-    match attach::read([&std::path::PathBuf::from(file)]) {
+fn attach_file(file: &Path, attached: &mut Vec<Attachment>) -> Result<Done, Failure> {
+    match attach::read([&file.to_owned()]) {
         Ok(read) => {
             attached.extend(read);
-            err_line(&format!("attached to the next prompt: {}", sanitize(file)));
+            let shown = sanitize(&file.display().to_string());
+            err_line(&format!("attached to the next prompt: {shown}"));
             Ok(Done::Well)
         }
         Err(failure) => {

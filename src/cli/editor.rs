@@ -50,9 +50,10 @@ fn edit_with(editor: &str, file: &Path, text: &str) -> Result<String, Failure> {
     opened.write_all(text.as_bytes()).map_err(failed)?;
     drop(opened);
     let mut words = editor.split_whitespace();
-    let program = program(
+    let program = found(
         words.next().unwrap_or_default(),
         &std::env::var_os("PATH").unwrap_or_default(),
+        None,
     );
     let status = std::process::Command::new(program.map_err(failed)?)
         .args(words)
@@ -70,16 +71,25 @@ fn edit_with(editor: &str, file: &Path, text: &str) -> Result<String, Failure> {
 }
 
 /// The program that a word names: a path, or a name in the absolute folders of `path`. A relative
-/// folder, or an empty one, is the current folder's, which may be a stranger's repository.
-fn program(word: &str, path: &OsStr) -> io::Result<PathBuf> {
+/// folder, or an empty one, is the current folder's, which may be a stranger's repository. With
+/// `outside`, none in that folder is found.
+pub(super) fn found(word: &str, path: &OsStr, outside: Option<&Path>) -> io::Result<PathBuf> {
     if word.contains('/') {
         return Ok(PathBuf::from(word));
     }
     std::env::split_paths(path)
         .filter(|folder| folder.is_absolute())
         .map(|folder| folder.join(word))
-        .find(|program| is_program(program))
+        .find(|program| {
+            is_program(program) && !outside.is_some_and(|folder| is_in(program, folder))
+        })
         .ok_or_else(|| io::ErrorKind::NotFound.into())
+}
+
+/// Whether a program is in a folder, by its path or behind its links.
+fn is_in(program: &Path, folder: &Path) -> bool {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    program.starts_with(folder) || whole(program).starts_with(whole(folder))
 }
 
 fn is_program(path: &std::path::Path) -> bool {
@@ -108,17 +118,17 @@ mod tests {
         let path = |folders: &[&std::path::Path]| std::env::join_paths(folders).unwrap();
         let empty = std::path::Path::new("");
 
-        let found = program("ed", &path(&[empty, &relative, &other, &bin]));
+        let found_at = found("ed", &path(&[empty, &relative, &other, &bin]), None);
 
         assert!(
             relative.join("ed").is_file(),
             "only its spelling is relative"
         );
-        assert_eq!(found.unwrap(), bin.join("ed"));
-        let missing = program("ed", &path(&[empty, &relative, &other]));
+        assert_eq!(found_at.unwrap(), bin.join("ed"));
+        let missing = found("ed", &path(&[empty, &relative, &other]), None);
         assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(
-            program("./ed", &path(&[&bin])).unwrap(),
+            found("./ed", &path(&[&bin]), None).unwrap(),
             PathBuf::from("./ed")
         );
     }

@@ -1,7 +1,11 @@
 //! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C or
 //! Escape.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use callboard_actors::{
     host::{ConversationHandle, OutcomeError, Reply},
@@ -13,9 +17,10 @@ use super::{
     failure::{Done, Failure},
     held::Held,
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, sanitize},
+    terminal::{Paint, Terminals, err_line, ring_at_question, sanitize},
     typed::Keys,
     typing::{Typed, Typing},
+    unfold,
     view::View,
 };
 
@@ -23,7 +28,7 @@ use super::{
 const TICK: Duration = Duration::from_millis(50);
 
 /// The code of the answer to arguments that a tool cannot get.
-pub(super) const INVALID_ARGUMENTS: &str = "invalid_arguments";
+const INVALID_ARGUMENTS: &str = "invalid_arguments";
 
 /// Approval questions from an earlier process. A resumed stream repeats their events.
 #[derive(Debug, Default)]
@@ -46,6 +51,7 @@ pub(super) async fn follow(
 ) -> Result<Done, Failure> {
     let mut asker = Asker::new(Paint::stderr()).of_model(view.own_folder());
     let mut held = Held::default();
+    let begun = Instant::now();
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
     let is_listening = typing.is_listening();
@@ -79,10 +85,15 @@ pub(super) async fn follow(
             }
             (question, answer) = asker.answered() => {
                 // The host refuses an answer that arrives too late; the round continues without it.
+                let changed = answer.changed_call(&question.name);
                 let sent = conversation.approve(&question.tool_call_id, answer.consent()).await;
-                if let Err(error) = sent && error.code() == INVALID_ARGUMENTS {
-                    err_line(&format!("  {}", sanitize(&error.to_string())));
-                    asker.ask(question);
+                match (sent, changed) {
+                    (Err(error), _) if error.code() == INVALID_ARGUMENTS => {
+                        err_line(&format!("  {}", sanitize(&error.to_string())));
+                        asker.ask(question);
+                    }
+                    (Ok(()), Some(what)) => view.changed(&question.tool_call_id, &what),
+                    _ => {}
                 }
                 if !asker.is_open() {
                     release(&mut held, view);
@@ -98,6 +109,13 @@ pub(super) async fn follow(
                     interrupted = true;
                     interrupting(view, typing);
                     reply.interrupt();
+                }
+                Typed::Unfold => {
+                    if let Some((call, what)) = view.unfolds()
+                        && let Ok(Some(output)) = unfold::output(conversation, &call).await
+                    {
+                        view.unfold(&what, &output);
+                    }
                 }
                 Typed::Text | Typed::Escape => view.set_below(typing.rows()),
             },
@@ -123,6 +141,7 @@ pub(super) async fn follow(
                     typing.pause();
                     view.set_below(Vec::new());
                     view.still();
+                    ring_at_question(begun);
                     asker.ask(Question {
                         tool_call_id: tool_call_id.clone(),
                         name: name.clone(),

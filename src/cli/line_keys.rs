@@ -1,30 +1,50 @@
 //! The keys of the line editor: the usual ones, and those that a chat handles itself.
 
 use reedline::{
-    EditMode, Emacs, KeyCode, KeyModifiers, PromptEditMode, ReedlineEvent, ReedlineRawEvent,
-    default_emacs_keybindings,
+    EditCommand, EditMode, Emacs, KeyCode, KeyModifiers, PromptEditMode, ReedlineEvent,
+    ReedlineRawEvent, default_emacs_keybindings,
 };
 
-use super::complete::MENU;
+use super::{complete::MENU, pasted::image_path};
 
-/// A key that the chat handles, not the line editor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the chat handles, not the line editor.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ChatKey {
+    /// Escape.
     Escape,
+    /// Ctrl-O: show the whole output of the last call.
+    Unfold,
+    /// Ctrl-G: write the line in the person's editor.
+    Editor,
+    /// Ctrl-V: attach the image of the clipboard.
+    Clipboard,
+    /// A paste that is the path of an image.
+    Image(String),
 }
 
-impl ChatKey {
-    const ALL: [(Self, &'static str); 1] = [(Self::Escape, "escape")];
+/// What the command of a pasted path begins with.
+const IMAGE: &str = "image:";
 
+impl ChatKey {
     /// The key of a command that the line editor returns.
     pub(super) fn of(command: &str) -> Option<Self> {
-        let found = Self::ALL.iter().find(|(_, name)| *name == command);
-        found.map(|(key, _)| *key)
+        Some(match command {
+            "escape" => Self::Escape,
+            "unfold" => Self::Unfold,
+            "editor" => Self::Editor,
+            "clipboard" => Self::Clipboard,
+            other => Self::Image(other.strip_prefix(IMAGE)?.to_owned()),
+        })
     }
 
     fn event(self) -> ReedlineEvent {
-        let found = Self::ALL.iter().find(|(key, _)| *key == self);
-        ReedlineEvent::ExecuteHostCommand(found.map(|(_, name)| *name).unwrap_or_default().into())
+        ReedlineEvent::ExecuteHostCommand(match self {
+            Self::Escape => "escape".to_owned(),
+            Self::Unfold => "unfold".to_owned(),
+            Self::Editor => "editor".to_owned(),
+            Self::Clipboard => "clipboard".to_owned(),
+            Self::Image(pasted) => format!("{IMAGE}{pasted}"),
+        })
     }
 }
 
@@ -43,6 +63,13 @@ impl ChatKeys {
             ReedlineEvent::MenuNext,
         ]);
         keys.add_binding(KeyModifiers::NONE, KeyCode::Tab, tab);
+        for (key, means) in [
+            ('o', ChatKey::Unfold),
+            ('g', ChatKey::Editor),
+            ('v', ChatKey::Clipboard),
+        ] {
+            keys.add_binding(KeyModifiers::CONTROL, KeyCode::Char(key), means.event());
+        }
         Self {
             keys: Emacs::new(keys),
             searches: false,
@@ -62,6 +89,13 @@ impl ChatKeys {
                 self.searches = false;
                 event
             }
+            ReedlineEvent::Edit(commands) => match commands.as_slice() {
+                // Only a paste inserts a text at once.
+                [EditCommand::InsertString(text)] if image_path(text).is_some() => {
+                    ChatKey::Image(text.clone()).event()
+                }
+                _ => ReedlineEvent::Edit(commands),
+            },
             event => event,
         }
     }
@@ -91,7 +125,26 @@ mod tests {
         keys.of_chat(ReedlineEvent::SearchHistory);
         assert_eq!(keys.of_chat(ReedlineEvent::Esc), ReedlineEvent::Esc);
         assert_eq!(keys.of_chat(ReedlineEvent::Esc), escape);
-        assert_eq!(ChatKey::of("escape"), Some(ChatKey::Escape));
+    }
+
+    #[test]
+    fn a_paste_is_text_unless_it_is_the_path_of_an_image() {
+        let home = tempfile::tempdir().unwrap();
+        let image = home.path().join("a.png");
+        std::fs::write(&image, "").unwrap();
+        let image = image.to_str().unwrap().to_owned();
+        let paste = |text: &str| ReedlineEvent::Edit(vec![EditCommand::InsertString(text.into())]);
+        let mut keys = ChatKeys::new();
+
+        let event = keys.of_chat(paste(&image));
+        assert_eq!(event, ChatKey::Image(image.clone()).event());
+        let ReedlineEvent::ExecuteHostCommand(command) = event else {
+            panic!("it is a command")
+        };
+        assert_eq!(ChatKey::of(&command), Some(ChatKey::Image(image.clone())));
+        for text in ["ls", &format!("see {image}")] {
+            assert_eq!(keys.of_chat(paste(text)), paste(text));
+        }
         assert_eq!(ChatKey::of("ls"), None);
     }
 }

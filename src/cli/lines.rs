@@ -31,6 +31,14 @@ pub(super) enum Line {
     Entered(String),
     /// Escape twice: the last prompt is to be taken back.
     Rewind,
+    /// The whole output of the last call is to be shown.
+    Unfold,
+    /// The line is to be written in the person's editor.
+    Edit(String),
+    /// The image of the clipboard is to be attached.
+    Clipboard,
+    /// The image of a pasted path is to be attached.
+    Image(String),
     Interrupted,
 }
 
@@ -122,19 +130,30 @@ fn edit(editor: &mut Reedline) -> Option<Line> {
             Ok(Signal::HostCommand(command)) => match ChatKey::of(&command) {
                 // In a line, Escape only closes what the editor has opened.
                 Some(ChatKey::Escape) if !editor.current_buffer_contents().is_empty() => {}
-                Some(ChatKey::Escape) if is_again(escaped) => {
-                    err("\n");
-                    return Some(Line::Rewind);
-                }
+                Some(ChatKey::Escape) if is_again(escaped) => return Some(left(Line::Rewind)),
                 Some(ChatKey::Escape) => {
                     escaped = Some(Instant::now());
                     err_line("\nonce more to take the last prompt back");
+                }
+                Some(ChatKey::Unfold) => return Some(left(Line::Unfold)),
+                Some(ChatKey::Clipboard) => return Some(left(Line::Clipboard)),
+                Some(ChatKey::Image(pasted)) => return Some(left(Line::Image(pasted))),
+                Some(ChatKey::Editor) => {
+                    let text = editor.current_buffer_contents().to_owned();
+                    editor.run_edit_commands(&[EditCommand::Clear]);
+                    return Some(left(Line::Edit(text)));
                 }
                 None => {}
             },
             Ok(_) | Err(_) => return None,
         }
     }
+}
+
+/// Leaves the row of the prompt, below which something is printed.
+fn left(line: Line) -> Line {
+    err("\n");
+    line
 }
 
 /// Shows typed text in the colors of the terminal.

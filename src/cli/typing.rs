@@ -41,6 +41,8 @@ pub(super) enum Typed {
     Text,
     /// The key Escape by itself.
     Escape,
+    /// Ctrl-O: the whole output of the last call is wanted.
+    Unfold,
 }
 
 /// Lines that were typed ahead.
@@ -94,7 +96,7 @@ impl Reader {
 }
 
 /// Reads what was typed, up to the end of a key. `None` if the terminal is gone.
-fn read_keys(terminal: &mut File) -> Option<Vec<u8>> {
+pub(super) fn read_keys(terminal: &mut File) -> Option<Vec<u8>> {
     let mut keys = Vec::new();
     loop {
         let mut bytes = [0; 1024];
@@ -188,6 +190,7 @@ impl Typing {
                 (Escape::None, b'\n' | b'\r') => self.line_ends(),
                 (Escape::None, 0x08 | 0x7f) => self.erase(),
                 (Escape::None, 0x15) => self.bytes.clear(),
+                (Escape::None, 0x0f) => typed = Typed::Unfold,
                 (Escape::None, 0x00..0x20) => {}
                 (Escape::None, byte) if self.bytes.len() < LINE_BYTES_MAX => self.bytes.push(byte),
                 (Escape::None, _) => {}
@@ -302,6 +305,7 @@ mod tests {
             ("\u{1b}[A\u{1b}OB\u{1b}x", Typed::Text),
             ("\u{1b}[", Typed::Text),
             ("5~c", Typed::Text),
+            ("\u{f}", Typed::Unfold),
         ] {
             assert_eq!(typing.take(keys.as_bytes()), typed, "{keys:?}");
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use callboard_actors::{chat::RawJson, conversation::Consent};
+use callboard_actors::{chat::RawJson, conversation::Consent, journal::summary};
 use serde_json::Value;
 
 use super::Question;
@@ -30,6 +30,14 @@ impl Answer {
     /// Whether the call may run.
     pub(in crate::cli) fn allows(&self) -> bool {
         !matches!(self, Self::No | Self::Words(_))
+    }
+
+    /// The call with the arguments that the person gave it, on one line.
+    pub(in crate::cli) fn changed_call(&self, tool: &str) -> Option<String> {
+        match self {
+            Self::Changed(input) => Some(summary(tool, input)),
+            _ => None,
+        }
     }
 
     /// The answer as a conversation takes it.

@@ -8,6 +8,7 @@ use super::{ChatArgs, shown};
 use crate::{
     cli::{
         attached::{self, Attached},
+        editor::edited,
         failure::{Done, Failure},
         lines::{Line, Lines},
         remote::ServerFlags,
@@ -46,19 +47,23 @@ pub(super) async fn attach_to(
         .edits_in(&config.data_dir);
     let mut typing = Typing::default();
     let mut last = Ok(Done::Well);
+    let mut begun: Option<String> = None;
     loop {
         let line = match typing.next() {
             Some(line) => shown(line),
             None => {
-                let (line, returned) = lines.begin_with(typing.take_unfinished()).next().await;
+                let (line, returned) = lines
+                    .begin_with(typing.take_unfinished().or(begun.take()))
+                    .next()
+                    .await;
                 lines = returned;
                 match line {
                     Some(Line::Entered(line)) => line,
-                    Some(Line::Rewind) => {
-                        err_line("the prompts of a server's conversation stay; see /help");
+                    Some(Line::Interrupted) => return Ok(Done::Interrupted),
+                    Some(key) => {
+                        begun = key_pressed(config, &attached, &mut view, key).await;
                         continue;
                     }
-                    Some(Line::Interrupted) => return Ok(Done::Interrupted),
                     None => break,
                 }
             }
@@ -82,4 +87,33 @@ pub(super) async fn attach_to(
         return Ok(Done::Well);
     }
     last.map_err(|failure| failure.hint("the last prompt failed"))
+}
+
+/// Does what a key at the prompt asks for. Returns what the next line begins with.
+async fn key_pressed(
+    config: &Config,
+    attached: &Attached,
+    view: &mut View,
+    key: Line,
+) -> Option<String> {
+    let done = match key {
+        Line::Unfold => attached.unfold(view).await,
+        Line::Edit(text) => match edited(config, &text).await {
+            Ok(saved) => return Some(saved),
+            Err(failure) => {
+                err_line(&failure.text(Paint::stderr()));
+                return Some(text);
+            }
+        },
+        Line::Image(pasted) => return Some(pasted),
+        Line::Entered(_) | Line::Interrupted => Ok(()),
+        Line::Rewind | Line::Clipboard => {
+            err_line("not in a chat with a conversation of a server; see /help");
+            Ok(())
+        }
+    };
+    if let Err(failure) = done {
+        err_line(&failure.text(Paint::stderr()));
+    }
+    None
 }

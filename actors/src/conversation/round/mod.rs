@@ -40,9 +40,7 @@ use crate::{
         },
     },
     ids::{Seq, WaiterId, WorkId},
-    journal::{
-        AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase,
-    },
+    journal::{AcceptedPrompt, ApplyError, Durable, Entry, EntryBody, OpenRound, Phase},
     limits::{LOOP_REFUSALS_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
     stream::{Failure, StopReason},

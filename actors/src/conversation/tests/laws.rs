@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     budget_laws::is_reminder,
-    call_laws::{asks, calls, is_plain_user, must_wait},
+    call_laws::{answers, asks, calls, is_plain_user, must_wait},
     cast, client_laws,
     entry_laws::{after_entry, expected_blocks},
     rounds::{after_rounds, fits, marks_hold},
@@ -848,20 +848,10 @@ impl Law<'_> {
                     } if *tool_call_id == call.tool_use.id => Some(answer),
                     _ => None,
                 };
-                let fits = match (given, verdict) {
-                    (Some(Consent::Once), ApprovalVerdict::Allowed) => !always && *changed == None,
-                    (Some(Consent::Always), ApprovalVerdict::Allowed) => {
-                        *always && *changed == None
-                    }
-                    (Some(Consent::Changed(input)), ApprovalVerdict::Allowed) => {
-                        let real = cast::hook(&call.tool_use.name).unwrap_or_else(|| input.clone());
-                        !always && !cast::is_bad(input) && *changed == Some(real)
-                    }
-                    (Some(Consent::Denied(_)), ApprovalVerdict::Denied) => !always,
-                    (None, ApprovalVerdict::Expired) => {
-                        matches!(self.input, Input::Tick) && *expires_at <= self.now
-                    }
-                    _ => false,
+                let is_over = matches!(self.input, Input::Tick) && *expires_at <= self.now;
+                let fits = match given {
+                    Some(given) => answers(call, given, *verdict, *always, changed.as_ref()),
+                    None => *verdict == ApprovalVerdict::Expired && is_over,
                 };
                 assert!(fits, "{verdict:?} for {:?}", self.input);
             }
