@@ -1,7 +1,10 @@
 //! Asks the person at the terminal whether a tool call may run, one question at a time.
 
+mod answer;
+
 use std::{
     collections::VecDeque,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -10,10 +13,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
+pub(super) use answer::Answer;
+use answer::Offer;
+
 use super::{
     change::change,
     terminal::{Paint, err, err_line, err_shown},
-    typed,
 };
 use crate::visible::{escaped_json, visible_strict};
 
@@ -26,9 +31,6 @@ const LINES_AT_ONCE: usize = 20;
 
 /// Characters of what is asked for that the last line of a question repeats.
 const REPEATED_CHARS: usize = 60;
-
-/// Shown when input was no answer.
-const UNCLEAR: &str = "\n  Press one key by itself: [y]es, [a]lways, [N]o ";
 
 /// A tool call that waits for approval.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,44 +45,10 @@ pub(super) struct Question {
     pub(super) reason: String,
 }
 
-/// The person's decision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
-    No,
-    Yes,
-    /// Also allows every later call that the approval rule treats as the same.
-    Always,
-}
-
-impl Answer {
-    /// The meaning of a key; `None` for a key that means nothing here.
-    fn of_key(key: u8) -> Option<Self> {
-        match key {
-            b'y' | b'Y' => Some(Self::Yes),
-            b'a' | b'A' => Some(Self::Always),
-            // Enter, Escape and the end of input choose what is safe.
-            b'n' | b'N' | b'\n' | b'\r' | 0x1b | 0x04 => Some(Self::No),
-            _ => None,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::No => "no",
-            Self::Yes => "yes",
-            Self::Always => "always",
-        }
-    }
-
-    /// Whether the call may run.
-    pub(super) fn allows(self) -> bool {
-        self != Self::No
-    }
-}
-
 /// The open questions of a round.
 pub(super) struct Asker {
     paint: Paint,
+    offer: Offer,
     queue: VecDeque<Question>,
     open: Option<Open>,
 }
@@ -107,9 +75,20 @@ impl Asker {
     pub(super) fn new(paint: Paint) -> Self {
         Self {
             paint,
+            offer: Offer::default(),
             queue: VecDeque::new(),
             open: None,
         }
+    }
+
+    /// A model reads the answers: a no can have words, and with `folder`, one of this user,
+    /// arguments can be changed in an editor.
+    pub(super) fn of_model(mut self, folder: Option<&Path>) -> Self {
+        self.offer = Offer {
+            words: true,
+            edits_in: folder.map(Path::to_owned),
+        };
+        self
     }
 
     /// Whether a question may wait beside the others: they are at most `count`, of `bytes` together.
@@ -169,25 +148,15 @@ impl Asker {
         let Some(question) = self.queue.pop_front() else {
             return;
         };
-        match question.as_change(self.paint) {
-            Some(shown) => err_shown(&shown),
-            None => err(&question.shown(self.paint)),
-        }
+        question.show(self.paint, &self.offer.keys(false));
         let (sender, answer) = oneshot::channel();
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);
+        let (offer, asked) = (self.offer.clone(), question.clone());
         // Keyboard reads cannot be cancelled, so they run on a plain thread, which does not delay
         // the runtime's shutdown.
         let thread = std::thread::spawn(move || {
-            let answer = typed::key(
-                || seen.load(Ordering::Relaxed),
-                Answer::of_key,
-                || err(UNCLEAR),
-            );
-            let answer = answer.unwrap_or(Answer::No);
-            if !seen.load(Ordering::Relaxed) {
-                err_line(answer.word());
-            }
+            let answer = offer.read(asked, &|| seen.load(Ordering::Relaxed));
             let _ = sender.send(answer);
         });
         self.open = Some(Open {
@@ -207,8 +176,16 @@ impl Question {
             .sum()
     }
 
+    /// Prints the question, with the keys that answer it.
+    fn show(&self, paint: Paint, keys: &str) {
+        match self.as_change(paint, keys) {
+            Some(shown) => err_shown(&shown),
+            None => err(&self.shown(paint, keys)),
+        }
+    }
+
     /// Formats a change of a file as a diff; `None` for any other call. All lines are shown.
-    fn as_change(&self, paint: Paint) -> Option<String> {
+    fn as_change(&self, paint: Paint, keys: &str) -> Option<String> {
         let (path, lines) = change(&self.name, &self.input)?;
         let mut shown = format!("{} {} {path}\n", paint.bold("?"), paint.bold("file_edit"));
         for line in &lines {
@@ -222,23 +199,23 @@ impl Question {
                 "  {count} lines to {path}: scroll up and read from the beginning.\n"
             ));
         }
-        Some(shown + &self.asks(&format!("{} of {path}", self.name)))
+        Some(shown + &self.asks(&format!("{} of {path}", self.name), keys))
     }
 
     /// The last line of a question, with the end of what it asks for: the beginning of a long
     /// question may have left the screen.
-    fn asks(&self, what: &str) -> String {
+    fn asks(&self, what: &str, keys: &str) -> String {
         let reason = visible_strict(self.reason.trim_end_matches('.'));
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
         let cut = what.chars().count().saturating_sub(REPEATED_CHARS);
         let what: String = what.chars().skip(cut).collect();
         let more = if cut > 0 { "…" } else { "" };
-        format!("  {reason}. Allow {more}{what}? [y]es, [a]lways, [N]o ")
+        format!("  {reason}. Allow {more}{what}? {keys} ")
     }
 
     /// Formats the question on two lines, and a third for a long one. Invisible characters and
     /// characters that reorder text are escaped, so that the person sees exactly what would run.
-    fn shown(&self, paint: Paint) -> String {
+    fn shown(&self, paint: Paint, keys: &str) -> String {
         let line = |text: &str| {
             visible_strict(text)
                 .split_whitespace()
@@ -262,7 +239,7 @@ impl Question {
             paint.bold("?"),
             paint.bold(&line(&self.name)),
             input.trim(),
-            self.asks(&line(&self.name)),
+            self.asks(&line(&self.name), keys),
         )
     }
 }
@@ -270,6 +247,8 @@ impl Question {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const KEYS: &str = "[y]es, [a]lways, [N]o";
 
     #[test]
     fn the_questions_that_wait_are_bounded_in_number_and_in_bytes() {
@@ -300,7 +279,7 @@ mod tests {
         };
 
         let expected = "? ba\\u{200b}sh {\"command\":  \"ls \\u202ehcuot\\u202c \\u2066# \\udb40\\udc41\\u009b2J مرحبا 👩\\u200d💻\"}\n  of \\u{1b}[2Ka \\u{200f}file. Allow ba\\u{200b}sh? [y]es, [a]lways, [N]o ";
-        assert_eq!(question.shown(Paint::plain()), expected);
+        assert_eq!(question.shown(Paint::plain(), KEYS), expected);
     }
 
     #[test]
@@ -312,24 +291,13 @@ mod tests {
                 input: "x".repeat(length),
                 reason: "why".into(),
             }
-            .shown(Paint::plain())
+            .shown(Paint::plain(), KEYS)
         };
 
         assert!(!shown(1000).contains("characters"));
         assert!(shown(1001).ends_with(
             "x\n  1001 characters: scroll up and read from the beginning.\n  why. Allow bash? [y]es, [a]lways, [N]o "
         ));
-    }
-
-    #[test]
-    fn only_a_yes_is_a_yes() {
-        use Answer::{Always, No, Yes};
-
-        assert_eq!(
-            [b'y', b'Y', b'a', b'A', b'n', b'\n', 0x1b].map(Answer::of_key),
-            [Yes, Yes, Always, Always, No, No, No].map(Some)
-        );
-        assert_eq!([b'q', b' ', 0x80].map(Answer::of_key), [None; 3]);
     }
 
     #[test]
@@ -342,7 +310,7 @@ mod tests {
         };
 
         assert_eq!(
-            question.as_change(Paint::plain()).unwrap(),
+            question.as_change(Paint::plain(), KEYS).unwrap(),
             "? file_edit a.txt\n  - one\n  + two\n  this tool changes something. Allow file_edit of a.txt? [y]es, [a]lways, [N]o "
         );
     }

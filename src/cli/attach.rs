@@ -32,18 +32,22 @@ fn read_one(file: &Path) -> Result<Attachment, Failure> {
         .take(PDF_BYTES_MAX as u64 + 1)
         .read_to_end(&mut bytes)
         .map_err(failed)?;
-    let attachment = Attachment::sniffed(&bytes).map_err(|error| {
+    let name = file
+        .file_name()
+        .map(|name| sanitize(&name.to_string_lossy()))
+        .unwrap_or_default();
+    Ok(of_bytes(&bytes, &shown)?.title(name))
+}
+
+/// The attachment that bytes are; `shown` names where they come from.
+pub(super) fn of_bytes(bytes: &[u8], shown: &str) -> Result<Attachment, Failure> {
+    Attachment::sniffed(bytes).map_err(|error| {
         let failure = Failure::usage(format!("{shown} cannot be attached: {error}"));
         match hint(&error) {
             Some(hint) => failure.hint(hint),
             None => failure,
         }
-    })?;
-    let name = file
-        .file_name()
-        .map(|name| sanitize(&name.to_string_lossy()))
-        .unwrap_or_default();
-    Ok(attachment.title(name))
+    })
 }
 
 fn hint(error: &AttachmentError) -> Option<&'static str> {

@@ -1,7 +1,7 @@
 //! `callboard chat --attach`: a chat with a conversation of a running `callboard serve`. The host
 //! runs the rounds and their tools; this program shows them, and answers approvals.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use callboard_actors::{
     chat::{Message, RawJson},
@@ -15,11 +15,14 @@ use serde_json::{Value, json};
 use super::{
     ask::{Answer, Asker, Question},
     failure::{Done, Failure},
+    follow::interrupting,
     held::Held,
     remote::Remote,
+    sessions::messages,
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, out_line, sanitize},
-    typing::Typing,
+    terminal::{Paint, Terminals, err_line, out_line, ring_after, ring_at_question, sanitize},
+    typing::{Typed, Typing},
+    unfold,
     view::View,
 };
 
@@ -40,7 +43,10 @@ const CALLS_MAX: usize = 1000;
 pub(super) const HELP: &str = "\
 /help     this list
 /quit     leave (also Ctrl-D); the conversation stays at its server
-What you type while a round runs waits in a queue. Ctrl-C cancels the running round.";
+What you type while a round runs waits in a queue. Esc cancels the running round, Ctrl-C does
+and empties the queue. Ctrl-O shows the whole output of the last call of an ended round, Ctrl-G
+opens the line in your editor. Not here: !COMMAND, @FILE, /attach and images, Esc twice (rewind),
+links to files, and the other commands of a chat.";
 
 /// Bytes of the id of a tool call that is shown. The view keeps it while the call runs.
 const ID_BYTES_MAX: usize = 1024;
@@ -187,6 +193,28 @@ impl Attached {
         }
     }
 
+    /// Prints the whole output of the last call that was folded. A call of the open round is known to
+    /// the server's clients once the round has ended.
+    pub(super) async fn unfold(&self, view: &mut View) -> Result<(), Failure> {
+        let Some((call, what)) = view.unfolds() else {
+            err_line("no call has ended yet");
+            return Ok(());
+        };
+        let messages = messages(&self.remote, &self.id).await?;
+        match unfold::of_messages(messages.iter(), &call) {
+            Some(output) => view.unfold(&what, &output),
+            None => view.note("the server has this output once the round has ended"),
+        }
+        Ok(())
+    }
+
+    /// Asks the server to end the round, which may have ended.
+    async fn interrupt(&self, signals: &mut Signals, typing: &mut Typing) {
+        let body = json!({});
+        let sent = self.remote.post_of(INTERRUPT, &self.id, None, &body);
+        let _ = or_leave(signals, typing, sent).await;
+    }
+
     async fn prompt(
         &self,
         prompt: &str,
@@ -198,8 +226,9 @@ impl Attached {
         let mut answer = self.remote.post_of(MESSAGES, &self.id, None, &body).await?;
         let has_person = Terminals::detect().has_person();
         let mut events = Events::default();
-        let mut asker = Asker::new(Paint::stderr());
+        let mut asker = Asker::new(Paint::stderr()).of_model(view.own_folder());
         let mut held = Held::default();
+        let begun = Instant::now();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut interrupted = false;
@@ -216,17 +245,27 @@ impl Attached {
                     asker.forget();
                     release(&mut held, view);
                     typing.forget();
-                    view.note("interrupting; press Ctrl-C again to leave at once");
-                    let body = json!({});
-                    let sent = self.remote.post_of(INTERRUPT, &self.id, None, &body);
-                    let _ = or_leave(signals, typing, sent).await; // The round may have ended.
+                    interrupting(view, typing);
+                    self.interrupt(signals, typing).await;
                     continue;
                 }
                 (question, given) = asker.answered() => {
-                    let body = json!({ "allow": given.allows(), "always": given == Answer::Always });
+                    let body = given.body();
                     let call = Some(question.tool_call_id.as_str());
                     let sent = self.remote.post_of(APPROVALS, &self.id, call, &body);
-                    or_leave(signals, typing, sent).await?;
+                    match or_leave(signals, typing, sent).await {
+                        // Those that the person typed: another answer is possible.
+                        Err(failure) if matches!(given, Answer::Changed(_)) => {
+                            err_line(&failure.text(Paint::stderr()));
+                            asker.ask(question);
+                        }
+                        sent => {
+                            drop(sent?);
+                            if let Some(what) = given.changed_call(&question.name) {
+                                view.changed(&question.tool_call_id, &what);
+                            }
+                        }
+                    }
                     if !asker.is_open() {
                         release(&mut held, view);
                         if has_person {
@@ -236,8 +275,19 @@ impl Attached {
                     }
                     continue;
                 }
-                () = typing.typed() => {
-                    view.set_below(typing.rows());
+                typed = typing.typed() => {
+                    match typed {
+                        Typed::Escape if !interrupted => {
+                            interrupted = true;
+                            interrupting(view, typing);
+                            self.interrupt(signals, typing).await;
+                        }
+                        Typed::Unfold => {
+                            let shown = self.unfold(view);
+                            let _ = or_leave(signals, typing, shown).await;
+                        }
+                        Typed::Text | Typed::Escape => view.set_below(typing.rows()),
+                    }
                     continue;
                 }
                 _ = ticks.tick(), if !asker.is_open() => {
@@ -266,6 +316,9 @@ impl Attached {
                         release(&mut held, view);
                         view.set_below(Vec::new());
                         view.end(end.as_ref());
+                        if has_person {
+                            ring_after(begun);
+                        }
                         return match end.and_then(|end| end.error) {
                             Some(failure) => Err(Failure::round(&failure)),
                             None if interrupted => Ok(Done::Interrupted),
@@ -285,6 +338,7 @@ impl Attached {
                         typing.pause();
                         view.set_below(Vec::new());
                         view.still();
+                        ring_at_question(begun);
                         let question = Question {
                             tool_call_id: text("tool_call_id"),
                             name: text("name"),

@@ -26,6 +26,9 @@ use super::{
     view::seconds,
 };
 
+/// Characters of a command's output that the model reads.
+const OUTPUT_CHARS: usize = 16_000;
+
 /// Files that one prompt can name.
 const FILES_MAX: usize = 20;
 
@@ -81,15 +84,29 @@ async fn call(
     }
 }
 
-/// Runs a command and prints its output.
+/// A command line that begins with `!`, and whether the model reads what it prints: `!!` keeps it
+/// from the model.
+pub(super) fn by_hand(line: &str) -> Option<(&str, bool)> {
+    let command = line.strip_prefix('!')?;
+    Some(match command.strip_prefix('!') {
+        Some(command) => (command.trim(), false),
+        None => (command.trim(), true),
+    })
+}
+
+/// Runs a command and prints its output. Returns it for the model, if `is_shown`.
 pub(super) async fn command(
     session: &Session,
     signals: &mut Signals,
     command: &str,
-) -> Result<(), Failure> {
+    is_shown: bool,
+) -> Result<Option<String>, Failure> {
+    if command.is_empty() {
+        return Err(Failure::usage("which command?").hint("!ls runs one in the sandbox"));
+    }
     let Some(result) = call(session, signals, "bash", &json!({ "command": command })).await? else {
         err_line("interrupted");
-        return Ok(());
+        return Ok(None);
     };
     let paint = Paint::stderr();
     let text = result.observation.trim_end();
@@ -101,12 +118,31 @@ pub(super) async fn command(
         true => paint.red("✗"),
         false => paint.green("✓"),
     };
-    let time = paint.dim(&format!(
-        "({}; the model does not see this)",
-        seconds(result.duration_ms)
-    ));
+    let who = match is_shown {
+        true => "the model reads it with the next prompt",
+        false => "the model does not see this",
+    };
+    let time = paint.dim(&format!("({}; {who})", seconds(result.duration_ms)));
     err_line(&format!("  {mark} {} {time}", sanitize(command)));
-    Ok(())
+    Ok(is_shown.then(|| material(command, text)))
+}
+
+/// A command and its output as the model reads them behind a prompt. Of a long output it reads the
+/// end.
+fn material(command: &str, output: &str) -> String {
+    let (command, output) = (sanitize(command), sanitize(output));
+    let chars = output.chars().count();
+    let cut = chars.saturating_sub(OUTPUT_CHARS);
+    let shown: String = output.chars().skip(cut).collect();
+    let (first, last) = (fence(&command), fence(&shown));
+    let left_out = match cut {
+        0 => String::new(),
+        _ => format!(", without its first {cut} characters"),
+    };
+    format!(
+        "\n\nThe user ran this command by hand before this prompt:\n\n{first}\n{command}\n{first}\n\n\
+         Its output{left_out}:\n\n{last}\n{shown}\n{last}"
+    )
 }
 
 /// Appends the files that the prompt names as `@path`, as the tool `file_read` shows them. A word
@@ -189,6 +225,26 @@ mod tests {
             ),
             ["a.rs", "src/b.rs", "odd."]
         );
+    }
+
+    #[test]
+    fn two_marks_keep_a_command_from_the_model() {
+        assert_eq!(by_hand("! ls -l"), Some(("ls -l", true)));
+        assert_eq!(by_hand("!!ls"), Some(("ls", false)));
+        assert_eq!(by_hand("ls!"), None);
+    }
+
+    #[test]
+    fn what_the_model_reads_of_a_command_is_marked_bounded_and_hides_nothing() {
+        let text = material("ls", "a\u{1b}[2J\n```\nb");
+        assert_eq!(
+            text,
+            "\n\nThe user ran this command by hand before this prompt:\n\n```\nls\n```\n\n\
+             Its output:\n\n````\na\\u{1b}[2J\n```\nb\n````"
+        );
+
+        let long = material("ls", &format!("{}end", "x".repeat(OUTPUT_CHARS)));
+        assert!(long.contains("without its first 3 characters") && long.contains("xend\n"));
     }
 
     #[test]

@@ -1,86 +1,45 @@
 //! `callboard chat`: a conversation. A terminal gets a line editor; in piped input, each line is a
 //! prompt.
 
+mod back;
+mod commands;
+mod help;
+mod keys;
+mod of_server;
+mod resume;
+
 use std::{
     path::Path,
     time::{Duration, Instant},
 };
 
 use callboard_actors::{
-    chat::{Attachment, Role},
-    conversation::round::rules::Recovery,
-    host::Prompt,
-    ids::{ConversationId, Seq},
-    journal::{TITLE_ENTRIES, title},
-    policy::usd,
+    chat::Attachment, conversation::round::rules::Recovery, host::Prompt, ids::ConversationId,
 };
 use clap::Args;
 
 use super::{
-    attach,
-    attached::{self, Attached},
-    by_hand,
+    attach, by_hand,
     editor::edited,
     failure::{Done, Failure},
     flags::HostFlags,
     follow::{OldQuestions, follow},
     lines::{Line, Lines},
-    markdown::{Markdown, Style},
-    metrics::report,
     models,
-    remote::{KeyText, ServerFlags},
-    rounds,
+    remote::KeyText,
     run::SHUTDOWN,
-    session::{Session, check, fresh_id, last_session, newest_first, scope},
+    session::{Session, check, last_session},
     signals::Signals,
     skills,
-    terminal::{
-        Paint, Terminals, counted, err_line, err_shown, out, out_line, ring, sanitize, size,
-    },
+    terminal::{Paint, Terminals, err_line, out_line, ring_after, sanitize},
     trust::{Notes, ProjectUse},
     typing::Typing,
     view::View,
 };
-use crate::{
-    app::{Opening, Sessions},
-    config::Config,
-    visible::visible_line,
-};
+use crate::config::Config;
 
-/// Characters shown of the last prompt when a chat goes on.
-const SHOWN_CHARS: usize = 300;
-
-/// Rows shown of the last answer.
-const SHOWN_ROWS: usize = 8;
-
-/// A round that took longer rings the bell at its end: the person may look elsewhere.
-const LONG: Duration = Duration::from_secs(10);
-
-/// Characters of a title in that list.
-const TITLE_CHARS: usize = 60;
-
-/// Sessions that `/sessions` lists.
-const SESSIONS_SHOWN: usize = 15;
-
-const HELP: &str = "\
-/tools    the tools that the model is offered
-/skills   the skills; /skills NAME [LEVEL] activates one, /skills -NAME deactivates it
-/history  the messages, round by round
-/fork     copy this conversation: /fork [NAME] [ROUND]
-/rewind   undo a round and all later ones: /rewind ROUND
-/metrics  usage and timing of this conversation
-/sessions list the sessions; /sessions NUMBER continues one
-/edit     write the next prompt in $VISUAL or $EDITOR; /edit TEXT begins with a text
-/attach FILE  add an image or a PDF to the next prompt
-/model    the model; /model NAME goes on with another one, /model PROVIDER/NAME with another provider
-/tokens   tokens and cost so far, and the limits of the budget
-/compact  make the context smaller now; waits up to ten seconds for a summary
-/help     this list
-/quit     leave (also Ctrl-D)
-!COMMAND  run a command in the sandbox; the model does not see it
-@FILE     in a prompt: send the file with it
-Tab completes commands and @FILE. Alt-Enter breaks a line. What you type while a round runs waits in a queue.
-Ctrl-C cancels the running round and empties the queue; twice leaves.";
+/// Commands by hand whose output the next prompt brings along.
+const MATERIAL_MAX: usize = 8;
 
 /// Talk with a model about a folder
 #[derive(Debug, Args)]
@@ -89,9 +48,12 @@ Examples:
   callboard chat --session refactoring
   callboard chat --provider openai --base-url http://127.0.0.1:11434/v1 --model qwen3
 
+  callboard chat --resume
+
 Inside: /tools /skills /history /fork /rewind /metrics /tokens /compact /sessions /model /edit
 /attach FILE /help /quit,
-!COMMAND, @FILE in a prompt. Alt-Enter breaks a line. Lines typed while a round runs are sent after it. Ctrl-C cancels the running round; twice leaves.
+!COMMAND, @FILE in a prompt. Alt-Enter breaks a line. Lines typed while a round runs are sent after it.
+Esc or Ctrl-C cancels the running round; Ctrl-C twice leaves, Esc twice takes the last prompt back.
 If standard input is not a terminal, each of its lines is a prompt.")]
 pub(super) struct ChatArgs {
     #[command(flatten)]
@@ -102,8 +64,11 @@ pub(super) struct ChatArgs {
     /// Continue the session that was used last
     #[arg(long = "continue", short = 'c', conflicts_with = "session")]
     last: bool,
+    /// Choose the session to continue from a list
+    #[arg(long, conflicts_with_all = ["session", "last"])]
+    resume: bool,
     /// Talk with a conversation of a running `callboard serve`, which runs the model and the tools
-    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last", "resume"])]
     attach: Option<ConversationId>,
     /// With --attach: the URL of the server [env: CALLBOARD_SERVER]
     #[arg(long, value_name = "URL", requires = "attach")]
@@ -153,6 +118,12 @@ struct Chat<'c> {
     typing: Typing,
     /// Files for the next prompt.
     attached: Vec<Attachment>,
+    /// Commands by hand and their output, for the next prompt.
+    material: Vec<String>,
+    /// What the next line begins with.
+    begun: Option<String>,
+    /// The last prompt as it was sent, and as it was typed.
+    sent: Option<(String, String)>,
     /// How the last prompt ended.
     last: Result<Done, Failure>,
     is_interactive: bool,
@@ -160,16 +131,26 @@ struct Chat<'c> {
 
 pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure> {
     if let Some(id) = args.attach.clone() {
-        return attach_to(config, args, id).await;
+        return of_server::attach_to(config, args, id).await;
     }
     let terminals = Terminals::detect();
-    let signals = Signals::listen();
+    let mut signals = Signals::listen();
+    let can_choose = terminals.stdin && terminals.stdout && terminals.stderr;
     let id = match args.last {
         true => Some(last_session(config, &args.host).await?),
+        false if args.resume && !can_choose => {
+            resume::list(config, &args.host).await?;
+            return Ok(Done::Well);
+        }
+        false if args.resume => {
+            let id = resume::chosen(config, &args.host, args.plain, &mut signals).await?;
+            let Some(id) = id else { return Ok(Done::Well) };
+            Some(id)
+        }
         false => args.session.clone(),
     };
     let mut session = Session::open(config, &args.host, id, false, args.quiet).await?;
-    let mut lines = Lines::open(terminals, config, &session.app.workspace, HELP);
+    let mut lines = Lines::open(terminals, config, &session.app.workspace, help::HELP);
     let shows = Terminals {
         stdout: terminals.stdout && !args.quiet,
         stderr: terminals.stderr && !args.quiet,
@@ -179,26 +160,36 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         config,
         args: &args,
         flags: args.host.clone(),
-        view: View::new(false, shows).still_lines(args.plain),
+        view: View::new(false, shows)
+            .still_lines(args.plain)
+            .edits_in(&config.data_dir),
         signals,
         typing: Typing::default(),
         attached: Vec::new(),
+        material: Vec::new(),
+        begun: None,
+        sent: None,
         last: Ok(Done::Well),
         is_interactive: lines.is_interactive(),
     };
     if chat.is_interactive && !args.quiet {
-        show_last_exchange(&session);
+        commands::show_last_exchange(&session);
         err_line(&Paint::stderr().dim("/help lists the commands, Ctrl-D leaves"));
     }
     let left = loop {
         let line = match chat.typing.next() {
             Some(line) => shown(line),
             None => {
-                let (line, returned) = lines.begin_with(chat.typing.take_unfinished()).next().await;
+                let begun = chat.typing.take_unfinished().or(chat.begun.take());
+                let (line, returned) = lines.begin_with(begun).next().await;
                 lines = returned;
                 match line {
                     Some(Line::Entered(line)) => line,
                     Some(Line::Interrupted) => break Done::Interrupted,
+                    Some(key) => {
+                        chat.key(&session, key).await;
+                        continue;
+                    }
                     None => break Done::Well,
                 }
             }
@@ -206,6 +197,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         match chat.line(&session, line.trim()).await {
             Next::GoOn => {}
             Next::Open(id) => {
+                chat.material.clear();
                 session.app.host.shutdown(SHUTDOWN).await;
                 let before = session.id.clone();
                 drop(session);
@@ -216,7 +208,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
                         chat.open(before).await?
                     }
                 };
-                show_last_exchange(&session);
+                commands::show_last_exchange(&session);
             }
             Next::Switch(flags) => {
                 session.app.host.shutdown(SHUTDOWN).await;
@@ -253,61 +245,6 @@ fn shown(line: String) -> String {
     line
 }
 
-/// A chat with a conversation of a server.
-async fn attach_to(config: &Config, args: ChatArgs, id: ConversationId) -> Result<Done, Failure> {
-    let flags = ServerFlags::new(args.server.clone(), args.key.clone());
-    let remote = flags.remote(false)?.ok_or_else(|| {
-        Failure::usage("--attach needs a server").hint("add --server URL, or set CALLBOARD_SERVER")
-    })?;
-    let attached = Attached { remote, id };
-    let terminals = Terminals::detect();
-    let mut signals = Signals::listen();
-    if !args.quiet {
-        attached.announce().await?;
-    }
-    let mut lines = Lines::open(terminals, config, Path::new(""), attached::HELP);
-    let shows = Terminals {
-        stdout: terminals.stdout && !args.quiet,
-        stderr: terminals.stderr && !args.quiet,
-        ..terminals
-    };
-    let mut view = View::new(false, shows).still_lines(args.plain);
-    let mut typing = Typing::default();
-    let mut last = Ok(Done::Well);
-    loop {
-        let line = match typing.next() {
-            Some(line) => shown(line),
-            None => {
-                let (line, returned) = lines.begin_with(typing.take_unfinished()).next().await;
-                lines = returned;
-                match line {
-                    Some(Line::Entered(line)) => line,
-                    Some(Line::Interrupted) => return Ok(Done::Interrupted),
-                    None => break,
-                }
-            }
-        };
-        if lines.is_interactive() && !args.plain {
-            typing.listen();
-        }
-        let done = attached
-            .line(line.trim(), &mut view, &mut signals, &mut typing)
-            .await;
-        typing.pause();
-        let Some(done) = done else { break };
-        if let Err(failure) = &done {
-            view.still();
-            err_line(&failure.text(Paint::stderr()));
-        }
-        last = done;
-    }
-    // The exit code matters to a script; a person has seen the error already.
-    if lines.is_interactive() {
-        return Ok(Done::Well);
-    }
-    last.map_err(|failure| failure.hint("the last prompt failed"))
-}
-
 impl Chat<'_> {
     async fn open(&self, id: ConversationId) -> Result<Session, Failure> {
         Session::open(self.config, &self.flags, Some(id), false, self.args.quiet).await
@@ -325,19 +262,19 @@ impl Chat<'_> {
             "" => Ok(()),
             "/quit" | "/exit" => return Next::Leave(Done::Well),
             "/help" => {
-                out_line(HELP);
+                out_line(help::HELP);
                 Ok(())
             }
-            "/fork" => fork(session, rest).await,
-            "/rewind" => rewind(session, rest).await,
+            "/fork" => commands::fork(session, rest).await,
+            "/rewind" => commands::rewind(session, rest).await,
             "/tools" => {
-                show_tools(session);
+                commands::show_tools(session);
                 Ok(())
             }
-            "/history" => show_history(session).await,
-            "/metrics" => show_metrics(session).await,
+            "/history" => commands::show_history(session).await,
+            "/metrics" => commands::show_metrics(session).await,
             "/skills" => skills::in_chat(&session.handle, text).await,
-            "/tokens" => show_tokens(session).await,
+            "/tokens" => commands::show_tokens(session).await,
             "/model" if text.is_empty() => {
                 let app = &session.app;
                 for line in models::choices(self.config, &app.provider, &app.model) {
@@ -349,13 +286,16 @@ impl Chat<'_> {
                 Ok(flags) => return Next::Switch(Box::new(flags)),
                 Err(failure) => Err(failure),
             },
-            "/compact" => compact(session).await,
+            "/compact" => commands::compact(session).await,
             "/attach" if !text.is_empty() => {
-                self.last = attach_file(text, &mut self.attached);
+                self.last = attach_file(Path::new(text), &mut self.attached);
                 Ok(())
             }
             "/sessions" => match self.sessions(text).await {
-                Ok(Some(id)) if id == session.id => Ok(()),
+                Ok(Some(id)) if id == session.id => {
+                    err_line("this is the session you are in");
+                    Ok(())
+                }
                 Ok(Some(id)) => return Next::Open(id),
                 Ok(None) => Ok(()),
                 Err(failure) => Err(failure),
@@ -371,12 +311,7 @@ impl Chat<'_> {
                 }
                 Err(failure) => Err(failure),
             },
-            _ if self.is_interactive && line.starts_with('!') => {
-                match line.trim_start_matches('!').trim() {
-                    "" => Err(Failure::usage("which command?").hint("!ls runs one in the sandbox")),
-                    command => by_hand::command(session, &mut self.signals, command).await,
-                }
-            }
+            _ if self.is_interactive && line.starts_with('!') => self.by_hand(session, line).await,
             command if is_command(command) => {
                 err_line(&format!(
                     "there is no command {}; /help lists the commands",
@@ -394,6 +329,7 @@ impl Chat<'_> {
     }
 
     async fn prompt(&mut self, session: &Session, text: &str) {
+        let typed = text;
         let text = match self.is_interactive {
             true => by_hand::with_files(session, &mut self.signals, text).await,
             false => Ok(Some(text.to_owned())),
@@ -403,13 +339,15 @@ impl Chat<'_> {
             Ok(None) => return err_line("interrupted; the prompt was not sent"),
             Err(failure) => return print_failure(Err(failure)),
         };
+        let text = text + &self.material.drain(..).collect::<String>();
+        self.sent = Some((text.clone(), typed.to_owned()));
         let begun = Instant::now();
         self.last = self.send(session, &text).await;
         if let Err(failure) = &self.last {
             err_line(&failure.text(Paint::stderr()));
         }
-        if self.is_interactive && begun.elapsed() >= LONG {
-            ring();
+        if self.is_interactive {
+            ring_after(begun);
         }
     }
 
@@ -426,6 +364,10 @@ impl Chat<'_> {
             .fold(send, |send, within| send.deadline(within));
         let reply = send.await?;
         self.view.set_window(session.app.setup().context.window);
+        if self.is_interactive {
+            let app = &session.app;
+            self.view.set_place(&app.model, &app.workspace);
+        }
         if self.is_interactive && !self.args.plain {
             self.typing.listen();
         }
@@ -449,53 +391,48 @@ impl Chat<'_> {
         Ok(flags)
     }
 
-    /// Lists the sessions, or returns the one that is named by its number or id.
-    async fn sessions(&self, which: &str) -> Result<Option<ConversationId>, Failure> {
-        let sessions =
-            Sessions::open(self.config, self.args.host.db.as_deref(), Opening::Existing).await?;
-        let rows = newest_first(&sessions).await?;
-        if which.is_empty() {
-            for (at, row) in rows.iter().take(SESSIONS_SHOWN).enumerate() {
-                let scope = scope(&row.conversation)?;
-                let first = sessions
-                    .backend()
-                    .entries(&scope, Seq::default(), TITLE_ENTRIES)
-                    .await;
-                let title = first
-                    .ok()
-                    .and_then(|first| title(&first))
-                    .unwrap_or_default();
-                let time: String = row.updated_at.to_string().chars().take(16).collect();
-                out_line(&format!(
-                    "{:>3}  {}  {}  {}",
-                    at + 1,
-                    time.replace('T', " "),
-                    row.conversation,
-                    visible_line(&title, TITLE_CHARS)
-                ));
+    /// The session to continue: the one that is named by its number or id, or that the person chooses
+    /// from the list. `None` for a list without a choice.
+    async fn sessions(&mut self, which: &str) -> Result<Option<ConversationId>, Failure> {
+        let (config, flags) = (self.config, &self.args.host);
+        match which {
+            "" if self.is_interactive => {
+                resume::chosen(config, flags, self.args.plain, &mut self.signals).await
             }
-            out_line("/sessions NUMBER continues one");
-            return Ok(None);
+            "" => {
+                resume::list(config, flags).await?;
+                out_line("/sessions NUMBER continues one");
+                Ok(None)
+            }
+            which => Ok(Some(resume::named(config, flags, which).await?)),
         }
-        let named = match which.parse::<usize>() {
-            Ok(number) => number.checked_sub(1).and_then(|at| rows.get(at)),
-            Err(_) => rows.iter().find(|row| row.conversation.as_str() == which),
+    }
+
+    /// Runs a command that the person typed.
+    async fn by_hand(&mut self, session: &Session, line: &str) -> Result<(), Failure> {
+        let Some((command, is_shown)) = by_hand::by_hand(line) else {
+            return Ok(());
         };
-        named
-            .map(|row| Some(row.conversation.clone()))
-            .ok_or_else(|| {
-                Failure::work("there is no such session")
-                    .hint("/sessions lists them with their numbers")
-            })
+        let material = by_hand::command(session, &mut self.signals, command, is_shown).await?;
+        self.material.extend(material);
+        let more = self.material.len().saturating_sub(MATERIAL_MAX);
+        if more > 0 {
+            self.material.drain(..more);
+            err_line(&format!(
+                "the model reads the last {MATERIAL_MAX} commands only"
+            ));
+        }
+        Ok(())
     }
 }
 
 /// Reads a file and attaches it to the next prompt.
-fn attach_file(file: &str, attached: &mut Vec<Attachment>) -> Result<Done, Failure> {
-    match attach::read([&std::path::PathBuf::from(file)]) {
+fn attach_file(file: &Path, attached: &mut Vec<Attachment>) -> Result<Done, Failure> {
+    match attach::read([&file.to_owned()]) {
         Ok(read) => {
             attached.extend(read);
-            err_line(&format!("attached to the next prompt: {}", sanitize(file)));
+            let shown = sanitize(&file.display().to_string());
+            err_line(&format!("attached to the next prompt: {shown}"));
             Ok(Done::Well)
         }
         Err(failure) => {
@@ -515,134 +452,5 @@ fn is_command(word: &str) -> bool {
 fn print_failure(result: Result<(), Failure>) {
     if let Err(failure) = result {
         err_line(&failure.text(Paint::stderr()));
-    }
-}
-
-async fn compact(session: &Session) -> Result<(), Failure> {
-    match session.handle.compact().await? {
-        Some(note) => out_line(&format!(
-            "{} tokens became {} ({})",
-            note.before_tokens, note.after_tokens, note.mode
-        )),
-        None => out_line("there is nothing to compact"),
-    }
-    Ok(())
-}
-
-fn show_tools(session: &Session) {
-    for spec in session.app.setup().tools.specs() {
-        out_line(&format!(
-            "{:<12} {}",
-            spec.name(),
-            callboard_actors::conversation::first_sentence(&spec.definition.description)
-        ));
-    }
-}
-
-async fn show_history(session: &Session) -> Result<(), Failure> {
-    let rounds = session.handle.rounds().await?;
-    out(&rounds::describe(
-        &rounds,
-        &session.handle.messages().await?,
-    ));
-    Ok(())
-}
-
-/// Copies the conversation, as it is or as it was after a round. The current conversation continues
-/// here.
-async fn fork(session: &Session, words: &[&str]) -> Result<(), Failure> {
-    let (name, at) = match words {
-        [] => (None, None),
-        [name] => (Some(*name), None),
-        [name, at] => (
-            Some(*name),
-            Some(rounds::pick(&session.handle.rounds().await?, at)?),
-        ),
-        _ => return Err(Failure::usage("too many arguments").hint("/fork [NAME] [ROUND]")),
-    };
-    let id = match name {
-        Some(name) => ConversationId::new(name)?,
-        None => fresh_id()?,
-    };
-    session.handle.fork(id.clone(), at).await?;
-    out_line(&format!(
-        "copied as {id}; continue it with `callboard chat --session {id}`"
-    ));
-    Ok(())
-}
-
-/// Undoes a round and all later ones.
-async fn rewind(session: &Session, words: &[&str]) -> Result<(), Failure> {
-    let [to] = words else {
-        return Err(
-            Failure::usage("which round?").hint("/rewind ROUND; /history shows their numbers")
-        );
-    };
-    let to = rounds::pick(&session.handle.rounds().await?, to)?;
-    session.handle.rewind(to).await?;
-    out_line(&format!(
-        "{} left",
-        counted(session.handle.messages().await?.len(), "message")
-    ));
-    Ok(())
-}
-
-async fn show_metrics(session: &Session) -> Result<(), Failure> {
-    report(&session.handle.state().await?, &session.id);
-    Ok(())
-}
-
-async fn show_tokens(session: &Session) -> Result<(), Failure> {
-    let state = session.handle.state().await?;
-    let spent = state.spent.amount;
-    let pricing = session.app.setup().pricing.clone();
-    let tokens = pricing
-        .budget
-        .tokens
-        .map(|limit| format!(" of {limit}"))
-        .unwrap_or_default();
-    out_line(&format!("tokens {}{tokens}", spent.tokens));
-    if pricing.price.is_some() {
-        let limit = pricing
-            .budget
-            .micro_usd
-            .map(|limit| format!(" of {}", usd(limit)))
-            .unwrap_or_default();
-        out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
-    }
-    Ok(())
-}
-
-/// Shows the last prompt and its answer, so that a person sees where the conversation was left.
-fn show_last_exchange(session: &Session) {
-    let messages = session.state.history.messages();
-    let Some(prompt) = messages
-        .iter()
-        .rev()
-        .find(|message| message.role() == Role::User && message.tool_result_ids().is_empty())
-    else {
-        return;
-    };
-    let paint = Paint::stderr();
-    let shown = |text: &str| {
-        let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        sanitize(&line.chars().take(SHOWN_CHARS).collect::<String>())
-    };
-    err_line(&paint.dim(&format!("you: {}", shown(&prompt.text()))));
-    let Some(answer) = session.last_answer() else {
-        return;
-    };
-    let mut markdown = Markdown::new(size().0);
-    let mut rows = markdown.push(&sanitize(&answer));
-    rows.extend(markdown.finish());
-    let left_out = rows.len().saturating_sub(SHOWN_ROWS);
-    if left_out > 0 {
-        err_line(&paint.dim("… /history shows all"));
-    }
-    for row in rows.iter_mut().skip(left_out) {
-        for span in row.iter_mut() {
-            span.style = span.style.with(Style::DIM);
-        }
-        err_shown(&(paint.spans(row) + "\n"));
     }
 }

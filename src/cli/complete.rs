@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use reedline::{
-    ColumnarMenu, Completer, CompletionResult, EditMode, Emacs, KeyCode, KeyModifiers, MenuBuilder,
-    ReedlineEvent, ReedlineMenu, Span, Suggestion, default_emacs_keybindings,
+    ColumnarMenu, Completer, CompletionResult, MenuBuilder, ReedlineMenu, Span, Suggestion,
 };
 
 use crate::visible::is_invisible;
 
-const MENU: &str = "completions";
+/// Name of the menu.
+pub(super) const MENU: &str = "completions";
 
 /// Entries of one folder that are looked at.
 const ENTRIES_MAX: usize = 2000;
@@ -117,17 +117,6 @@ impl Completer for Words {
 /// The menu of suggestions.
 pub(super) fn menu() -> ReedlineMenu {
     ReedlineMenu::EngineCompleter(Box::new(ColumnarMenu::default().with_name(MENU)))
-}
-
-/// The usual keys, and Tab for the menu.
-pub(super) fn keys() -> Box<dyn EditMode> {
-    let mut keys = default_emacs_keybindings();
-    let tab = ReedlineEvent::UntilFound(vec![
-        ReedlineEvent::Menu(MENU.to_owned()),
-        ReedlineEvent::MenuNext,
-    ]);
-    keys.add_binding(KeyModifiers::NONE, KeyCode::Tab, tab);
-    Box::new(Emacs::new(keys))
 }
 
 #[cfg(test)]

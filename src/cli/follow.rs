@@ -1,6 +1,11 @@
-//! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C.
+//! Follows a round to its end: prints its events, asks for approvals, and cancels it on Ctrl-C or
+//! Escape.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use callboard_actors::{
     host::{ConversationHandle, OutcomeError, Reply},
@@ -8,18 +13,22 @@ use callboard_actors::{
 };
 
 use super::{
-    ask::{Answer, Asker, Question},
+    ask::{Asker, Question},
     failure::{Done, Failure},
     held::Held,
     signals::Signals,
-    terminal::{Paint, Terminals, err_line},
+    terminal::{Paint, Terminals, err_line, ring_at_question, sanitize},
     typed::Keys,
-    typing::Typing,
+    typing::{Typed, Typing},
+    unfold,
     view::View,
 };
 
 /// Time between two drawings of what changes while nothing arrives.
 const TICK: Duration = Duration::from_millis(50);
+
+/// The code of the answer to arguments that a tool cannot get.
+const INVALID_ARGUMENTS: &str = "invalid_arguments";
 
 /// Approval questions from an earlier process. A resumed stream repeats their events.
 #[derive(Debug, Default)]
@@ -40,8 +49,9 @@ pub(super) async fn follow(
     old: OldQuestions,
     typing: &mut Typing,
 ) -> Result<Done, Failure> {
-    let mut asker = Asker::new(Paint::stderr());
+    let mut asker = Asker::new(Paint::stderr()).of_model(view.own_folder());
     let mut held = Held::default();
+    let begun = Instant::now();
     let has_person = Terminals::detect().has_person();
     let mut interrupted = false;
     let is_listening = typing.is_listening();
@@ -69,20 +79,22 @@ pub(super) async fn follow(
                 interrupted = true;
                 asker.forget();
                 release(&mut held, view);
-                view.still();
-                match typing.forget() {
-                    0 => {}
-                    _ => view.set_below(typing.rows()),
-                }
-                view.note("interrupting; press Ctrl-C again to leave at once");
+                typing.forget();
+                interrupting(view, typing);
                 reply.interrupt();
             }
             (question, answer) = asker.answered() => {
                 // The host refuses an answer that arrives too late; the round continues without it.
-                let _ = match answer {
-                    Answer::Always => conversation.approve_always(question.tool_call_id).await,
-                    Answer::Yes | Answer::No => conversation.approve(question.tool_call_id, answer.allows()).await,
-                };
+                let changed = answer.changed_call(&question.name);
+                let sent = conversation.approve(&question.tool_call_id, answer.consent()).await;
+                match (sent, changed) {
+                    (Err(error), _) if error.code() == INVALID_ARGUMENTS => {
+                        err_line(&format!("  {}", sanitize(&error.to_string())));
+                        asker.ask(question);
+                    }
+                    (Ok(()), Some(what)) => view.changed(&question.tool_call_id, &what),
+                    _ => {}
+                }
                 if !asker.is_open() {
                     release(&mut held, view);
                     if is_listening {
@@ -91,7 +103,22 @@ pub(super) async fn follow(
                     view.begin(); // The call runs now: show that something happens.
                 }
             }
-            () = typing.typed() => view.set_below(typing.rows()),
+            typed = typing.typed() => match typed {
+                // What waits is sent next: the person interrupts to say it.
+                Typed::Escape if !interrupted => {
+                    interrupted = true;
+                    interrupting(view, typing);
+                    reply.interrupt();
+                }
+                Typed::Unfold => {
+                    if let Some((call, what)) = view.unfolds()
+                        && let Ok(Some(output)) = unfold::output(conversation, &call).await
+                    {
+                        view.unfold(&what, &output);
+                    }
+                }
+                Typed::Text | Typed::Escape => view.set_below(typing.rows()),
+            },
             _ = ticks.tick(), if !asker.is_open() => view.tick(),
             event = reply.next() => {
                 let Some(event) = event else { break };
@@ -114,6 +141,7 @@ pub(super) async fn follow(
                     typing.pause();
                     view.set_below(Vec::new());
                     view.still();
+                    ring_at_question(begun);
                     asker.ask(Question {
                         tool_call_id: tool_call_id.clone(),
                         name: name.clone(),
@@ -135,6 +163,13 @@ pub(super) async fn follow(
         Err(_) => None,
     });
     verdict(outcome, interrupted)
+}
+
+/// Says that the round is being interrupted.
+pub(super) fn interrupting(view: &mut View, typing: &Typing) {
+    view.still();
+    view.set_below(typing.rows());
+    view.note("interrupting; press Ctrl-C to leave at once");
 }
 
 /// Prints what was held back while a question was open.

@@ -14,12 +14,13 @@ use reedline::{
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    complete::{Words, keys, menu},
-    terminal::{Paint, Terminals, err_line},
+    complete::{Words, menu},
+    line_keys::{ChatKey, ChatKeys},
+    terminal::{Paint, Terminals, err, err_line},
 };
 use crate::config::Config;
 
-/// A second Ctrl-C at the prompt within this time ends the program.
+/// A second Ctrl-C at the prompt within this time ends the program, a second Escape takes back.
 const TWICE: Duration = Duration::from_secs(2);
 
 /// Number of lines that the editor remembers, also those of earlier chats.
@@ -28,6 +29,16 @@ const LINES_REMEMBERED: usize = 1000;
 /// A line of input.
 pub(super) enum Line {
     Entered(String),
+    /// Escape twice: the last prompt is to be taken back.
+    Rewind,
+    /// The whole output of the last call is to be shown.
+    Unfold,
+    /// The line is to be written in the person's editor.
+    Edit(String),
+    /// The image of the clipboard is to be attached.
+    Clipboard,
+    /// The image of a pasted path is to be attached.
+    Image(String),
     Interrupted,
 }
 
@@ -54,7 +65,7 @@ impl Lines {
             .with_highlighter(Box::new(Plain))
             .with_completer(Box::new(Words::new(help, workspace)))
             .with_menu(menu())
-            .with_edit_mode(keys());
+            .with_edit_mode(Box::new(ChatKeys::new()));
         Self::Editor(Box::new(match history(&config.data_dir, workspace) {
             Ok(history) => editor.with_history(Box::new(history)),
             Err(_) => editor,
@@ -103,23 +114,46 @@ impl Lines {
 
 fn edit(editor: &mut Reedline) -> Option<Line> {
     let prompt = DefaultPrompt::new(DefaultPromptSegment::Empty, DefaultPromptSegment::Empty);
-    let mut interrupted: Option<Instant> = None;
+    let is_again = |before: Option<Instant>| before.is_some_and(|at| at.elapsed() < TWICE);
+    let (mut interrupted, mut escaped): (Option<Instant>, Option<Instant>) = (None, None);
     loop {
         match editor.read_line(&prompt) {
             Ok(Signal::Success(line)) => {
                 let _ = editor.sync_history(); // Now, so that it outlives a closed terminal.
                 return Some(Line::Entered(line));
             }
-            Ok(Signal::CtrlC) if interrupted.is_some_and(|at| at.elapsed() < TWICE) => {
-                return Some(Line::Interrupted);
-            }
+            Ok(Signal::CtrlC) if is_again(interrupted) => return Some(Line::Interrupted),
             Ok(Signal::CtrlC) => {
                 interrupted = Some(Instant::now());
                 err_line("once more to leave");
             }
+            Ok(Signal::HostCommand(command)) => match ChatKey::of(&command) {
+                // In a line, Escape only closes what the editor has opened.
+                Some(ChatKey::Escape) if !editor.current_buffer_contents().is_empty() => {}
+                Some(ChatKey::Escape) if is_again(escaped) => return Some(left(Line::Rewind)),
+                Some(ChatKey::Escape) => {
+                    escaped = Some(Instant::now());
+                    err_line("\nonce more to take the last prompt back");
+                }
+                Some(ChatKey::Unfold) => return Some(left(Line::Unfold)),
+                Some(ChatKey::Clipboard) => return Some(left(Line::Clipboard)),
+                Some(ChatKey::Image(pasted)) => return Some(left(Line::Image(pasted))),
+                Some(ChatKey::Editor) => {
+                    let text = editor.current_buffer_contents().to_owned();
+                    editor.run_edit_commands(&[EditCommand::Clear]);
+                    return Some(left(Line::Edit(text)));
+                }
+                None => {}
+            },
             Ok(_) | Err(_) => return None,
         }
     }
+}
+
+/// Leaves the row of the prompt, below which something is printed.
+fn left(line: Line) -> Line {
+    err("\n");
+    line
 }
 
 /// Shows typed text in the colors of the terminal.

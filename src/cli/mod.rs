@@ -10,8 +10,10 @@
 //! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab). Then the commands.
 
 mod failure;
+mod pasted;
 mod output;
 mod help;
+mod unfold;
 mod usage;
 mod mcp_servers;
 mod flags;
@@ -20,6 +22,7 @@ mod attach;
 mod markdown;
 mod terminal;
 mod live;
+mod pick;
 mod progress;
 mod signals;
 mod typed;
@@ -33,9 +36,13 @@ mod rows;
 mod follow;
 mod held;
 mod session;
+mod branch;
 mod by_hand;
 mod editor;
+mod clipboard;
 mod complete;
+mod links;
+mod line_keys;
 mod lines;
 mod models;
 mod run;

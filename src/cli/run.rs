@@ -113,7 +113,9 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
         stderr: terminals.stderr && !args.quiet,
         ..terminals
     };
-    let mut view = View::new(args.json, shows).still_lines(args.plain);
+    let mut view = View::new(args.json, shows)
+        .still_lines(args.plain)
+        .edits_in(&config.data_dir);
 
     view.set_window(session.app.setup().context.window);
 

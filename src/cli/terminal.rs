@@ -5,6 +5,7 @@ use std::{
     borrow::Cow,
     fmt::Display,
     io::{self, IsTerminal, Write},
+    time::{Duration, Instant},
 };
 
 use super::markdown::{Span, Style};
@@ -103,10 +104,28 @@ impl Paint {
     }
 }
 
+/// A round that takes longer rings the bell at its end, and where it asks: the person may look
+/// elsewhere.
+const LONG: Duration = Duration::from_secs(10);
+
 /// Rings the bell and shows a desktop notification (OSC 9), where the terminal does that.
-pub(super) fn ring() {
+fn ring(what: &'static str) {
     if io::stderr().is_terminal() && !is_dumb() {
-        err_shown("\u{1b}]9;callboard: the answer is ready\u{7}\u{7}");
+        err_shown(&format!("\u{1b}]9;callboard: {what}\u{7}\u{7}"));
+    }
+}
+
+/// Rings after a long round.
+pub(super) fn ring_after(begun: Instant) {
+    if begun.elapsed() >= LONG {
+        ring("the answer is ready");
+    }
+}
+
+/// Rings at a question of a round that has taken long.
+pub(super) fn ring_at_question(begun: Instant) {
+    if begun.elapsed() >= LONG {
+        ring("a question waits for you");
     }
 }
 

@@ -47,6 +47,15 @@ pub(super) fn answer(is_over: impl Fn() -> bool) -> Option<String> {
     }
     // If earlier input cannot be discarded, it could be mistaken for the answer.
     tcflush(&terminal, QueueSelector::IFlush).ok()?;
+    line(is_over)
+}
+
+/// Waits for a line, which is echoed and can be corrected. `None` as of [`answer`].
+pub(super) fn line(is_over: impl Fn() -> bool) -> Option<String> {
+    let terminal = File::open("/dev/tty").ok()?;
+    let _modes = Keys::with(&terminal, |modes| {
+        modes.insert(LocalModes::ICANON | LocalModes::ECHO);
+    });
     while !is_readable(&terminal) {
         if is_over() {
             return None;
@@ -160,6 +169,10 @@ impl Keys {
     }
 
     fn without(terminal: &File, less: LocalModes) -> Option<Self> {
+        Self::with(terminal, |modes| modes.remove(less))
+    }
+
+    fn with(terminal: &File, change: impl FnOnce(&mut LocalModes)) -> Option<Self> {
         static SIGNALS: Once = Once::new();
         static NEXT: AtomicU64 = AtomicU64::new(0);
         SIGNALS.call_once(set_back_at_signals);
@@ -167,7 +180,7 @@ impl Keys {
         let mut held = HELD.lock();
         let before = tcgetattr(terminal).ok()?;
         let mut modes = before.clone();
-        modes.local_modes.remove(less);
+        change(&mut modes.local_modes);
         tcsetattr(terminal, OptionalActions::Now, &modes).ok()?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         held.push(Held {
@@ -248,7 +261,8 @@ pub(super) fn is_readable(terminal: &File) -> bool {
     is_readable_within(terminal, Duration::from_millis(100))
 }
 
-fn is_readable_within(terminal: &File, wait: Duration) -> bool {
+/// Waits this long for input.
+pub(super) fn is_readable_within(terminal: &File, wait: Duration) -> bool {
     let mut fds = [PollFd::new(terminal, PollFlags::IN)];
     let wait = Timespec::try_from(wait).ok();
     poll(&mut fds, wait.as_ref()).is_ok_and(|ready| ready > 0)

@@ -9,13 +9,14 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::sync::mpsc;
 
 use super::{
     markdown::{Line, Span, Style},
-    typed::{Keys, is_readable},
+    typed::{Keys, is_readable, is_readable_within},
 };
 
 /// Lines that wait; a person who types more has to wait too.
@@ -29,6 +30,20 @@ const READS_MAX: usize = 64;
 
 /// Characters of a waiting line that are shown.
 const SHOWN_CHARS: usize = 60;
+
+/// An Escape that nothing follows within this time is the key, not the beginning of another key.
+const ALONE: Duration = Duration::from_millis(50);
+
+/// What was typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Typed {
+    /// Something that changes the lines, or nothing.
+    Text,
+    /// The key Escape by itself.
+    Escape,
+    /// Ctrl-O: the whole output of the last call is wanted.
+    Unfold,
+}
 
 /// Lines that were typed ahead.
 #[derive(Debug, Default)]
@@ -80,6 +95,22 @@ impl Reader {
     }
 }
 
+/// Reads what was typed, up to the end of a key. `None` if the terminal is gone.
+pub(super) fn read_keys(terminal: &mut File) -> Option<Vec<u8>> {
+    let mut keys = Vec::new();
+    loop {
+        let mut bytes = [0; 1024];
+        match terminal.read(&mut bytes) {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => keys.extend_from_slice(bytes.get(..read)?),
+        }
+        let may_go_on = keys.last() == Some(&0x1b) && keys.len() < LINE_BYTES_MAX;
+        if !may_go_on || !is_readable_within(terminal, ALONE) {
+            return Some(keys);
+        }
+    }
+}
+
 impl Typing {
     /// Begins to read the terminal.
     pub(super) fn listen(&mut self) {
@@ -101,15 +132,9 @@ impl Typing {
                 if !is_readable(&terminal) {
                     continue;
                 }
-                let mut bytes = [0; 1024];
-                match terminal.read(&mut bytes) {
-                    Ok(0) | Err(_) => return,
-                    Ok(read) => {
-                        let bytes = bytes.get(..read).unwrap_or_default().to_vec();
-                        if sender.blocking_send(bytes).is_err() {
-                            return;
-                        }
-                    }
+                let sent = read_keys(&mut terminal).map(|bytes| sender.blocking_send(bytes));
+                if !matches!(sent, Some(Ok(()))) {
+                    return;
                 }
             }
         });
@@ -140,7 +165,7 @@ impl Typing {
     ///
     /// # Cancel safety
     /// Cancel safe: keys that arrive while no future waits are handled by the next call.
-    pub(super) async fn typed(&mut self) {
+    pub(super) async fn typed(&mut self) -> Typed {
         let read = match &mut self.reader {
             Some(reader) => reader.reads.recv().await,
             None => None,
@@ -151,22 +176,31 @@ impl Typing {
         }
     }
 
-    fn take(&mut self, bytes: &[u8]) {
+    /// Takes keys as [`read_keys`] returns them.
+    fn take(&mut self, bytes: &[u8]) -> Typed {
+        let mut typed = Typed::Text;
         for byte in bytes {
             match (self.escape, *byte) {
                 (Escape::None, 0x1b) => self.escape = Escape::Begun,
                 (Escape::Begun, b'[' | b'O') => self.escape = Escape::Sequence,
+                (Escape::Begun, 0x1b) => typed = Typed::Escape, // Twice.
                 (Escape::Begun, _) => self.escape = Escape::None,
                 (Escape::Sequence, 0x40..=0x7e) => self.escape = Escape::None,
                 (Escape::Sequence, _) => {}
                 (Escape::None, b'\n' | b'\r') => self.line_ends(),
                 (Escape::None, 0x08 | 0x7f) => self.erase(),
                 (Escape::None, 0x15) => self.bytes.clear(),
+                (Escape::None, 0x0f) => typed = Typed::Unfold,
                 (Escape::None, 0x00..0x20) => {}
                 (Escape::None, byte) if self.bytes.len() < LINE_BYTES_MAX => self.bytes.push(byte),
                 (Escape::None, _) => {}
             }
         }
+        if self.escape == Escape::Begun {
+            self.escape = Escape::None;
+            typed = Typed::Escape;
+        }
+        typed
     }
 
     fn line_ends(&mut self) {
@@ -260,6 +294,23 @@ mod tests {
         assert_eq!(typing.next(), None);
         assert_eq!(typing.take_unfinished().as_deref(), Some("thré"));
         assert!(typing.rows().is_empty());
+    }
+
+    #[test]
+    fn escape_alone_is_a_key_and_the_beginning_of_another_is_not() {
+        let mut typing = Typing::default();
+        for (keys, typed) in [
+            ("\u{1b}", Typed::Escape),
+            ("ab\u{1b}\u{1b}", Typed::Escape),
+            ("\u{1b}[A\u{1b}OB\u{1b}x", Typed::Text),
+            ("\u{1b}[", Typed::Text),
+            ("5~c", Typed::Text),
+            ("\u{f}", Typed::Unfold),
+        ] {
+            assert_eq!(typing.take(keys.as_bytes()), typed, "{keys:?}");
+        }
+
+        assert_eq!(typing.take_unfinished().as_deref(), Some("abc"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -13,11 +14,14 @@ use callboard_actors::{
 };
 
 use super::{
+    branch::branch,
+    links::Places,
     live::{Live, ROWS_MAX},
     markdown::{Line, Markdown, Span, Style, cut},
     terminal::{
         Paint, Terminals, err_line, err_shown, out_data, out_json, out_shown, sanitize, size,
     },
+    unfold,
 };
 use crate::visible::VisibleStream;
 
@@ -86,6 +90,16 @@ pub(super) struct View {
     cost_usd: Option<f64>,
     /// Rows of the person below the others, such as what is being typed.
     below: Vec<Line>,
+    /// A folder of this user, for files that the person's editor opens.
+    own_folder: Option<PathBuf>,
+    /// The call of which Ctrl-O shows the output: the last one that was folded, else the last one.
+    unfolds: Option<(String, String)>,
+    /// Whether that call was folded.
+    is_folded: bool,
+    /// The model and the workspace, for the line below an answer.
+    place: Option<(String, PathBuf)>,
+    /// Makes places in files links.
+    places: Option<Places>,
 }
 
 impl View {
@@ -112,7 +126,63 @@ impl View {
             window: 0,
             cost_usd: None,
             below: Vec::new(),
+            own_folder: None,
+            unfolds: None,
+            is_folded: false,
+            place: None,
+            places: None,
         }
+    }
+
+    /// Sets the model and the workspace of the conversation.
+    pub(super) fn set_place(&mut self, model: &str, workspace: &Path) {
+        let is_same = |place: &(String, PathBuf)| place.1 == workspace;
+        if !self.place.as_ref().is_some_and(is_same) {
+            self.places = Places::of(workspace);
+        }
+        self.place = Some((sanitize(model), workspace.to_owned()));
+    }
+
+    /// The call whose output a person wants to see whole: its id, and its tool with its arguments.
+    pub(super) fn unfolds(&self) -> Option<(String, String)> {
+        self.unfolds.clone()
+    }
+
+    /// Prints the output of a call.
+    pub(super) fn unfold(&mut self, what: &str, output: &str) {
+        self.fresh_line();
+        self.live.clear();
+        let mut rows = vec![format!("  {what}")];
+        rows.extend(unfold::rows(output));
+        let mut rows: Vec<Line> = rows
+            .iter()
+            .map(|row| vec![Span::new(row, Style::DIM)])
+            .collect();
+        self.link(&mut rows);
+        for row in &rows {
+            err_shown(&(self.paint.spans(row) + "\n"));
+        }
+        self.drawn = None;
+        self.draw();
+    }
+
+    fn link(&self, rows: &mut [Line]) {
+        if let Some(places) = &self.places
+            && self.paint.is_on()
+        {
+            places.link(rows);
+        }
+    }
+
+    /// The view of a program that can open the person's editor, on files in a folder of this user.
+    pub(super) fn edits_in(mut self, folder: &Path) -> Self {
+        self.own_folder = Some(folder.to_owned());
+        self
+    }
+
+    /// Where files for the person's editor can be made.
+    pub(super) fn own_folder(&self) -> Option<&Path> {
+        self.own_folder.as_deref()
     }
 
     /// The view without a region that changes, for screen readers.
@@ -190,6 +260,10 @@ impl View {
                         ..Running::default()
                     });
                 let lines = ToolLines::of(call.what, summary, preview, *is_error);
+                if lines.is_folded || !self.is_folded {
+                    self.unfolds = Some((tool_call_id.clone(), lines.what.clone()));
+                    self.is_folded = lines.is_folded;
+                }
                 self.tool_lines(&lines, *duration_ms, *retry_count);
             }
             EventKind::Usage { usage, cost_usd } => {
@@ -230,6 +304,13 @@ impl View {
             EventKind::Queued { position } => self.note(&format!("queued at place {position}")),
             EventKind::TurnRestarted { .. } => self.note("the round is resumed"),
             _ => {}
+        }
+    }
+
+    /// A call runs with other arguments than the model's.
+    pub(super) fn changed(&mut self, tool_call_id: &str, what: &str) {
+        if let Some(call) = self.running.get_mut(tool_call_id) {
+            call.what = format!("{} (changed)", sanitize(what));
         }
     }
 
@@ -319,6 +400,10 @@ impl View {
             parts.push(usd(micro(cost)));
         }
         parts.push(seconds(end.latency_ms));
+        if let Some((model, workspace)) = &self.place {
+            parts.push(model.clone());
+            parts.extend(branch(workspace));
+        }
         parts.join(" · ")
     }
 
@@ -354,10 +439,11 @@ impl View {
     }
 
     /// Prints finished rows of streamed text.
-    fn put(&mut self, rows: Vec<Line>) {
+    fn put(&mut self, mut rows: Vec<Line>) {
         if rows.is_empty() {
             return;
         }
+        self.link(&mut rows);
         self.live.clear();
         let text = |paint: Paint, rows: &[Line]| -> String {
             rows.iter().map(|row| paint.spans(row) + "\n").collect()
@@ -439,7 +525,10 @@ impl View {
         err_line(&format!("  {mark} {what} {time}{why}"));
         for line in &lines.output {
             let row = [Span::new(&format!("    {line}"), Style::DIM)];
-            err_shown(&(self.paint.spans(&cut(&row, width)) + "\n"));
+            let mut rows = [cut(&row, width)];
+            self.link(&mut rows);
+            let text: String = rows.iter().map(|row| self.paint.spans(row)).collect();
+            err_shown(&(text + "\n"));
         }
         self.spin();
     }
@@ -525,6 +614,8 @@ struct ToolLines {
     exit: Option<String>,
     why: Option<String>,
     output: Vec<String>,
+    /// Whether there is more output than that.
+    is_folded: bool,
 }
 
 impl ToolLines {
@@ -554,6 +645,7 @@ impl ToolLines {
             why: is_error.then(|| summary.to_owned()),
             exit,
             output,
+            is_folded: more,
         }
     }
 }

@@ -787,6 +787,12 @@ pub(super) struct Approval {
     /// With `allow`: approve later calls of the same pattern in this conversation without asking.
     #[serde(default)]
     pub(super) always: bool,
+    /// With `allow`: the arguments with which the call runs in place of the model's. They are
+    /// checked as the model's were, and the model is shown them.
+    #[schema(value_type = Option<Object>)]
+    pub(super) input: Option<serde_json::Value>,
+    /// With `allow: false`: why, in words for the model. The first 4000 characters count.
+    pub(super) reason: Option<String>,
 }
 
 /// A message that the model reads at its next call.

@@ -328,8 +328,13 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         within: &["src/**"],
-        // An editor needs the terminal, which the spawner's processes never get.
-        except: &["src/sandbox/**", "src/cli/editor.rs"],
+        // An editor needs the terminal, and a reader of the clipboard the display, which the
+        // spawner's processes never get.
+        except: &[
+            "src/sandbox/**",
+            "src/cli/editor.rs",
+            "src/cli/clipboard.rs",
+        ],
         forbidden: &[
             Has("process::Command"),
             Starts("tokio::process"),

@@ -4,7 +4,7 @@
 //! Pure.
 
 use crate::{
-    chat::{ClientToolResult, Message},
+    chat::{ClientToolResult, Message, RawJson},
     ids::{ConversationId, RoundId},
     journal::{ConversationRound, Fork},
     limits::MESSAGE_KEPT_BYTES,
@@ -19,12 +19,10 @@ pub enum Command {
     /// Cancel the open round. The answer means that the cancellation was accepted, not that the
     /// round has ended.
     Interrupt,
-    /// Allow or deny a tool call that awaits approval.
+    /// Answer for a tool call that awaits approval.
     Approve {
         tool_call_id: String,
-        allow: bool,
-        /// Whether the approval also covers later calls of the same pattern.
-        always: bool,
+        answer: Consent,
     },
     /// Give calls that are at the caller their results. All of them are accepted, or none.
     ToolResults {
@@ -104,6 +102,29 @@ pub(crate) fn kept_bytes(messages: &[Message]) -> usize {
         .iter()
         .map(|message| message.wire().len() + MESSAGE_KEPT_BYTES)
         .sum()
+}
+
+/// A person's answer to a tool call that awaits approval.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Consent {
+    /// The call runs.
+    Once,
+    /// The call runs, and later calls of the same pattern run without asking.
+    Always,
+    /// The call runs with these arguments in place of the model's, which is shown them. They are
+    /// checked as the model's were.
+    Changed(RawJson),
+    /// The call does not run. The model reads the words, of which the first 4000 characters count.
+    Denied(Option<String>),
+}
+
+impl From<bool> for Consent {
+    fn from(allow: bool) -> Self {
+        match allow {
+            true => Self::Once,
+            false => Self::Denied(None),
+        }
+    }
 }
 
 /// The rounds of a fork, and the conversation they are from.

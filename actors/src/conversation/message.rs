@@ -114,6 +114,7 @@ impl ConversationError {
                 | Refusal::NothingToAnswer
                 | Refusal::RoundOpen
                 | Refusal::InvalidMessage
+                | Refusal::Arguments(_)
                 | Refusal::PinnedFull
                 | Refusal::CannotShrink(_)
                 | Refusal::Skill(_)

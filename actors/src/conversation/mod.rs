@@ -32,7 +32,7 @@ use futures_util::FutureExt;
 use ractor::{Actor, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 pub(crate) use command::kept_bytes;
-pub use command::{Command, Copied};
+pub use command::{Command, Consent, Copied};
 pub(crate) use lease::{ExitReason, Lease, LeaseIssuer};
 pub use message::{Answer, ConversationError, ConversationMsg, LoadFailure, PromptMail};
 pub(crate) use outgoing::OutboxRules;

@@ -10,8 +10,8 @@ use crate::{
         ToolDefinition,
     },
     conversation::{
-        Answer, Command, ConversationError, ConversationMsg, Ports, PromptMail, Setup, instruction,
-        kept_bytes, round::OnBusy,
+        Answer, Command, Consent, ConversationError, ConversationMsg, Ports, PromptMail, Setup,
+        instruction, kept_bytes, round::OnBusy,
     },
     host::{
         SendError,
@@ -170,35 +170,20 @@ impl ConversationHandle {
         self.ask(Command::Interrupt).await
     }
 
-    /// Allows or denies the tool call for which a round waits.
+    /// Answers for the tool call for which a round waits: `true` and `false` allow and deny it,
+    /// [`Consent`] has more answers.
     ///
     /// # Errors
-    /// `NoSuch` when no round waits for the approval of this call.
+    /// `NoSuch` when no round waits for the approval of this call; `Arguments` when changed
+    /// arguments cannot be used.
     pub async fn approve(
         &self,
         tool_call_id: impl Into<String>,
-        allow: bool,
+        answer: impl Into<Consent>,
     ) -> Result<(), SendError> {
-        let tool_call_id = tool_call_id.into();
         self.ask(Command::Approve {
-            tool_call_id,
-            allow,
-            always: false,
-        })
-        .await
-    }
-
-    /// Allows a tool call, and every later call of the same pattern in this conversation
-    /// ([`crate::ports::Tool::approval_pattern`]).
-    ///
-    /// # Errors
-    /// `NoSuch` when no round waits for the approval of this call.
-    pub async fn approve_always(&self, tool_call_id: impl Into<String>) -> Result<(), SendError> {
-        let tool_call_id = tool_call_id.into();
-        self.ask(Command::Approve {
-            tool_call_id,
-            allow: true,
-            always: true,
+            tool_call_id: tool_call_id.into(),
+            answer: answer.into(),
         })
         .await
     }

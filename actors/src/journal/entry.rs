@@ -233,6 +233,13 @@ pub enum EntryBody {
         verdict: ApprovalVerdict,
         #[serde(skip_serializing_if = "std::ops::Not::not")]
         always: bool,
+        /// The arguments with which the person allowed the call, if they are not those that were
+        /// asked about.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        changed: Option<RawJson>,
+        /// The pattern of the call with these arguments.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pattern: Option<String>,
     },
     /// A message was injected from outside. An injected message waits for the end of an open model
     /// call or batch.
@@ -695,7 +702,9 @@ decoder! {
         call: u32, tool_call_id: String, name: String, resolved_input: RawJson, reason: String, expires_at: Timestamp,
         pattern: Option<String> = default
     },
-    "approval_answered" => ApprovalAnswered { call: u32, verdict: ApprovalVerdict, always: bool = default },
+    "approval_answered" => ApprovalAnswered {
+        call: u32, verdict: ApprovalVerdict, always: bool = default, changed: Option<RawJson> = default, pattern: Option<String> = default
+    },
     "injected" => Injected { id: Option<String> = default, client_key: Option<ClientKey> = default, message: Message },
     "skills_offered" => SkillsOffered { index: SkillIndex, message: Option<Message> = default },
     "skill_activated" => SkillActivated {
@@ -872,6 +881,8 @@ mod tests {
                 call: 0,
                 verdict: ApprovalVerdict::Expired,
                 always: false,
+                changed: None,
+                pattern: None,
             },
             EntryBody::Injected {
                 id: None,

@@ -141,8 +141,11 @@ export class Conversation {
     return this.#call(ROUTES.interrupt);
   }
 
-  /** Answers `approval_required`. `always` also allows later calls like it. Not repeated after a lost connection. */
-  approve(toolCallId: string, allow = true, options: { always?: boolean } = {}): Promise<void> {
+  /**
+   * Answers `approval_required`. `always` also allows later calls like it; `input` are arguments in place of the model's; `reason` says to
+   * the model why not. Not repeated after a lost connection.
+   */
+  approve(toolCallId: string, allow = true, options: { always?: boolean; input?: object; reason?: string } = {}): Promise<void> {
     return this.#call(ROUTES.approve, { path: { tool_call_id: toolCallId }, body: { allow, ...options } });
   }
 

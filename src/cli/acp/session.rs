@@ -11,7 +11,7 @@ use std::{
 };
 
 use callboard_actors::{
-    conversation::round::rules::Recovery,
+    conversation::{Consent, round::rules::Recovery},
     host::{OutcomeError, Reply},
     ids::ConversationId,
     journal::{CallState, Durable},
@@ -564,7 +564,7 @@ impl Turn {
         // The host refuses an answer that arrives too late; the round continues without it.
         let _ = match decision {
             Decision::Once => session.handle.approve(call.clone(), true).await,
-            Decision::Always => session.handle.approve_always(call.clone()).await,
+            Decision::Always => session.handle.approve(call.clone(), Consent::Always).await,
             Decision::No => session.handle.approve(call.clone(), false).await,
         };
         if decision != Decision::No {

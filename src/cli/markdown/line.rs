@@ -53,7 +53,7 @@ impl Style {
 pub(in crate::cli) struct Span {
     pub(in crate::cli) text: String,
     pub(in crate::cli) style: Style,
-    /// The address that the text leads to. It contains the text, so a person sees where it leads.
+    /// The address that the text leads to: the text itself, or the file whose path the text is.
     pub(in crate::cli) link: Option<Arc<str>>,
 }
 

@@ -18,6 +18,7 @@ use callboard_actors::{
     journal::{ConversationMetrics, Durable},
 };
 use clap::{Args, Subcommand};
+pub(super) use served::messages;
 
 use super::{
     failure::{Done, Failure},

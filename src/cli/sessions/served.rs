@@ -176,7 +176,11 @@ async fn pages<P: DeserializeOwned>(
     }
 }
 
-async fn messages(remote: &Remote, id: &ConversationId) -> Result<Vec<Message>, Failure> {
+/// Reads the messages of the context.
+pub(in crate::cli) async fn messages(
+    remote: &Remote,
+    id: &ConversationId,
+) -> Result<Vec<Message>, Failure> {
     let mut messages = Vec::new();
     let take = |page: MessagesPage| {
         messages.extend(page.messages.into_iter().map(|placed| placed.message));

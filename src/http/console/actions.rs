@@ -135,7 +135,12 @@ pub(super) async fn approve(
     let (allow, always) = answer;
     let caller = Caller(form.tenant()?);
     let call = form.fields.get("call").into_owned();
-    let answer = body::Json(Approval { allow, always });
+    let answer = body::Json(Approval {
+        allow,
+        always,
+        input: None,
+        reason: None,
+    });
     control::approve(State(app), caller, Path((id.clone(), call)), answer).await?;
     Ok(back(&id))
 }

@@ -278,6 +278,7 @@ impl Reader {
                 call,
                 verdict,
                 always,
+                ..
             } => {
                 if let Some(approval) = self
                     .call(entry, *call, "", "")
@@ -494,6 +495,8 @@ mod tests {
             call: 0,
             verdict: ApprovalVerdict::Allowed,
             always: false,
+            changed: None,
+            pattern: None,
         };
 
         let all = items(&entries(vec![

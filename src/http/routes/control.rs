@@ -6,7 +6,9 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use callboard_actors::{host::SendError, ids::ConversationId};
+use callboard_actors::{
+    chat::RawJson, conversation::Consent, host::SendError, ids::ConversationId,
+};
 
 use super::{Path, Query};
 use crate::http::{
@@ -54,12 +56,35 @@ pub(in crate::http) async fn approve(
             "needs `allow: true`; a refusal applies to one call only",
         ));
     }
+    let consent = match answer {
+        Approval {
+            reason: Some(_),
+            allow: true,
+            ..
+        } => return Err(Problem::invalid("/reason", "needs `allow: false`")),
+        Approval {
+            input: Some(_),
+            allow,
+            always,
+            ..
+        } if !allow || always => {
+            return Err(Problem::invalid(
+                "/input",
+                "needs `allow: true` without `always`: it is for this call only",
+            ));
+        }
+        Approval {
+            input: Some(input), ..
+        } => Consent::Changed(
+            RawJson::of(&input).map_err(|fault| Problem::invalid("/input", fault.to_string()))?,
+        ),
+        Approval { always: true, .. } => Consent::Always,
+        Approval { allow: true, .. } => Consent::Once,
+        Approval { reason, .. } => Consent::Denied(reason),
+    };
     let (_, conversation) = app.known(&tenant, &id).await?;
     app.host.tenant(&tenant).check_open()?;
-    match answer.always {
-        true => conversation.approve_always(tool_call_id).await?,
-        false => conversation.approve(tool_call_id, answer.allow).await?,
-    }
+    conversation.approve(tool_call_id, consent).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

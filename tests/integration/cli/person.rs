@@ -232,7 +232,7 @@ async fn a_question_stays_the_last_line_until_it_is_answered() {
 
     let (_, after) = ran
         .out
-        .split_once("one.txt? [y]es, [a]lways, [N]o ")
+        .split_once("one.txt? [y]es, [a]lways, [e]dit, [d]eny with words, [N]o ")
         .unwrap();
     assert!(after.starts_with("yes\r\n"), "{ran:?}");
     assert_eq!(ran.out.matches('✓').count(), 4, "nothing is lost: {ran:?}");

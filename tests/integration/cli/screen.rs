@@ -239,10 +239,10 @@ async fn a_command_by_hand_runs_in_the_sandbox_and_the_model_does_not_see_it() {
     };
 
     window.wait_for("/help lists");
-    window.type_line("!echo by-hand-$((40 + 2)); exit 3");
+    window.type_line("!!echo by-hand-$((40 + 2)); exit 3");
     window.wait_for("by-hand-42");
     window.wait_for("the model does not see this");
-    window.type_line("!printf '\\033[1;31mforged\\033[0m\\n'");
+    window.type_line("!!printf '\\033[1;31mforged\\033[0m\\n'");
     window.wait_for("\\u{1b}[1;31mforged\\u{1b}[0m"); // Not in the colors that Callboard paints.
     window.type_line("Read @note.txt please");
     window.wait_for("an answer");

@@ -24,9 +24,25 @@ work = home / "work"
 (work / "src/retry.rs").write_text("/// Longest delay.\npub const CAP_MS: u64 = 10_000;\n")
 pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 (work / "dot.png").write_bytes(base64.b64decode(pixel))
-editor = home / "editor"
-editor.write_text("#!/bin/sh\necho 'Words from the editor.' > \"$1\"\n")
-editor.chmod(0o700)
+(work / ".git").mkdir()
+(work / ".git/HEAD").write_text("ref: refs/heads/raise-the-cap\n")
+
+
+def script(name, text):
+    """A program of the person."""
+    file = home / "bin" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("#!/bin/sh\n" + text)
+    file.chmod(0o700)
+    return file
+
+
+editor = script("editor", """case "$1" in
+*.json) sed -i 's/ls -R/ls/' "$1" ;;
+*) echo 'Words from the editor.' >> "$1" ;;
+esac
+""")
+script("wl-paste", f"exec cat '{work}/dot.png'\n")
 
 
 def check(holds, what):
@@ -36,7 +52,7 @@ def check(holds, what):
 
 
 # The model: each call takes the next reply, a list of texts, of tool calls, and of gates that wait for the test.
-replies, calls = [], []
+replies, calls, histories = [], [], []
 
 
 class Gate:
@@ -58,6 +74,7 @@ class Model(http.server.BaseHTTPRequestHandler):
             self.send_error(404)
             return
         calls.append(json.dumps(body["messages"][-1]))
+        histories.append(json.dumps(body["messages"]))
         parts = replies.pop(0) if replies else ["There is no such reply."]
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
@@ -121,6 +138,8 @@ environment = {
     "CALLBOARD_CONFIG": str(home / "prices.toml"),
     "ANTHROPIC_API_KEY": "not-a-real-key",
     "VISUAL": str(editor),
+    "PATH": f"{home}/bin:{os.environ['PATH']}",
+    "WAYLAND_DISPLAY": "wayland-0",
     "LC_ALL": "C.UTF-8",
 }
 environment.pop("NO_COLOR", None)
@@ -197,6 +216,10 @@ def ended(text):
     return last(f"> {text}")
 
 
+def prompt_comes():
+    return wait_for("a prompt", lambda text: re.search(r"\n> *\n$", text))
+
+
 def answer(key, question):
     """Answers a question. A key that has no meaning is said to have none once keys count, so nothing has to be timed."""
     asked = lambda shown: shown[max(shown.rfind("\n? "), shown.rfind("\n> ")) :]
@@ -217,13 +240,12 @@ INTRO = """# A chat, step by step
 
 What a person expects of an agent at a terminal, in fifteen steps, and what `callboard chat` shows. `tests/integration/support/expectations.py`
 drives the chat in tmux with a scripted model, checks every step, and prints this page; a test compares the two. Times, folders and dates are
-replaced. The commands run with `--sandbox local`, so that the page is the same on every machine. What [a chat](chat.md) does not have is named
-at its step.
+replaced. The commands run with `--sandbox local`, so that the page is the same on every machine. [A chat](chat.md) describes all of it.
 """
 
 
 def normal(text):
-    text = text.replace(str(work), "/home/me/work").replace(url, "http://127.0.0.1:8080")
+    text = text.replace(str(work), "/home/me/project").replace(url, "http://127.0.0.1:8080")
     text = re.sub(r"\b\d+(\.\d)? (ms|s)\b", "0.1 s", text)
     text = re.sub(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] \d+s", "⠋ 0s", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "2026-01-01 12:00", text)
@@ -232,13 +254,11 @@ def normal(text):
     return text.strip("\n")
 
 
-def step(title, words, *screens, missing=""):
+def step(title, words, *screens):
     number = sum(part.startswith("## ") for part in page) + 1
     page.append(f"## {number}. {title}\n\n{words}\n")
     for shown in screens:
         page.append(f"```text\n{normal(shown)}\n```\n")
-    if missing:
-        page.append(f"Not there: {missing}\n")
 
 
 def main():
@@ -264,8 +284,11 @@ def main():
     (work / "go").touch()
     shown = ended("Run the tests.")
     check(re.search(r"✗ bash until.* \(\S+ m?s\) exit 3\n    1\n    2\n    3 …\n", shown), "the line of the tool lacks time, exit or output")
-    step("A tool call is one line", "A spinner with the time while it runs; then the time, the exit code and the first lines of its output.",
-         running, shown, missing="a key that unfolds the output; `callboard sessions export` has all of it.")
+    keys("C-o")
+    wait_for("    4\n    5\n")
+    prompt_comes()
+    step("A tool call is one line", "A spinner with the time while it runs; then the time, the exit code and the first lines of its output. "
+         "`Ctrl-O` prints all of it.", running, last("> Run the"))
 
     # 3
     edit = lambda old, new: ("file_edit", {"path": "src/retry.rs", "old_text": old, "new_text": new})
@@ -280,15 +303,25 @@ def main():
     step("The diff comes before the question", "The file is unchanged until the answer.", question)
 
     # 4
-    prompt("Twice more, then clean up.", [edit("20_000", "30_000")], [edit("30_000", "40_000")], [("bash", {"command": "rm -r src"})], ["I left it."])
+    prompt("Twice more, then clean up.", [edit("20_000", "30_000")], [edit("30_000", "40_000")], [("bash", {"command": "rm -r src"})],
+           [("bash", {"command": "ls -R src"})], ["I left it."])
     answer("a", "Allow file_edit")
-    answer("n", "Allow bash?")
+    answer("d", "Allow bash?")
+    wait_for("Why not?")
+    type_text("Keep src, only list it.")
+    keys("Enter")
+    wait_for('? bash {"command": "ls -R src"}')
+    check("Keep src, only list it." in calls[-1] and "is_error" in calls[-1], "the model does not read why the call was refused")
+    answer("e", "Allow bash?")
+    wait_for('? bash {"command":"ls src"}')
+    answer("y", "Allow bash?")
     shown = ended("Twice more, then clean up.")
     check(shown.count("Allow file_edit") == 1, "always was asked again")
     check("40_000" in (work / "src/retry.rs").read_text(), "the change that is always allowed was not made, or src was removed")
-    check("is_error" in calls[-1], "the model was not told of the refusal")
-    step("Once, always, or no", "A key without a meaning is none. `a` allows the same call from now on, `n` refuses the other.", shown,
-         missing="a refusal with words for the model, and editing a call before it runs.")
+    check("retry.rs" in calls[-1] and "src:" not in calls[-1], "the call ran with other arguments than those that were allowed")
+    check('{\\\\\"command\\\\\":\\\\\"ls src\\\\\"}' in calls[-1] or "changed the arguments" in calls[-1], "the model does not read the arguments")
+    step("Once, always, with other arguments, or no", "A key without a meaning is none. `a` allows the same call from now on; `d` refuses with words, which the "
+         "model reads; `e` opens the arguments in the editor, and what is allowed then is what runs.", shown)
 
     # 5
     gate = Gate()
@@ -305,31 +338,39 @@ def main():
 
     # 6
     gate = Gate()
-    prompt("Count to a million.", ["One, two,\n\n", gate])
+    prompt("Count to a million.", ["One, two,\n\n", gate], ["One, two, three."])
     wait_for("One, two,")
-    keys("C-c")
-    shown = ended("Count to a million.")
-    gate.open()
-    check("interrupt" in shown, "the round was not interrupted")
-    type_text("/rewind 7")
+    type_text("Stop at three.")
     keys("Enter")
-    wait_for("messages left")
+    wait_for("queued: Stop at three.")
+    keys("Escape")
+    ended("Stop at three.")
+    gate.open()
     shown = last("> Count")
-    step("A round can be interrupted and undone", "Ctrl-C ends the round; `/rewind` takes it out of the conversation.", shown,
-         missing="Esc as a key for it, and Esc twice to rewind.")
+    check("interrupted" in shown and "One, two, three." in shown, "the round was not interrupted, or the line that waited was lost")
+    keys("Escape")
+    wait_for("once more to take the last prompt back")
+    keys("Escape")
+    answer("y", 'go back to before "Stop at three."?')
+    wait_for("the text of the prompt", lambda text: text.endswith("\n> Stop at three.\n"))
+    shown = last("> Count")
+    keys("C-u")
+    step("A round can be interrupted and undone", "Esc ends the round, and what waited is sent. Esc twice at an empty line takes the last prompt back: the conversation is "
+         "as before it, and its text is in the line again. Ctrl-C interrupts too, and empties the queue.", shown)
 
     # 7
     prompt("How full is it?", ["Not very."])
     shown = ended("How full is it?")
-    check(re.search(r"end_turn · [\d,]+ tokens in, [\d,]+ out · \d+ % of 200k · \$\S+ · ", shown), "the footer lacks tokens, window or cost")
+    figures = r"end_turn · [\d,]+ tokens in, [\d,]+ out · \d+ % of 200k · \$\S+ · .* · claude-sonnet-4-5 · raise-the-cap\n"
+    check(re.search(figures, shown), "the footer lacks tokens, window, cost, model or branch")
+    check("Stop at three" not in histories[-1] and "Count to a million" in histories[-1], "the prompt was not taken back")
     type_text("/model")
     keys("Enter")
     wait_for("* anthropic  claude-sonnet-4-5")
-    step("Tokens, window and cost below every answer", "The model is named at the start and by `/model`.", last("> How full"),
-         missing="the branch of the repository.")
+    step("Tokens, window, cost, model and branch below every answer", "`/model` lists the models.", last("> How full"))
 
     # 8
-    wait_for("a prompt", lambda text: re.search(r"\n> *\n$", text))
+    prompt_comes()
     type_text("/s")
     keys("Tab")
     wait_for("/skills")
@@ -363,24 +404,43 @@ def main():
     check("you: A different matter." in screen() and "A different answer." in screen(), "the last exchange is not shown")
     type_text("/sessions")
     keys("Enter")
-    wait_for("/sessions NUMBER")
+    wait_for("1 of 2:")
     check(re.search(r" 2  \S+ \S+  demo +What is the plan\?", screen()), "the sessions have no titles")
-    wait_for("a prompt", lambda text: re.search(r"\n> *\n$", text))
-    type_text("/sessions 2")
+    keys("Down")
+    wait_for("2 of 2:")
+    listed = screen()
     keys("Enter")
     wait_for("you: How full is it?")
-    wait_for("a prompt", lambda text: re.search(r"\n> *\n$", text))
-    step("Going on with a session", "`--continue` opens the last one and shows how it ended; `/sessions` lists them by their first words.", screen(),
-         missing="a list to choose from with the arrow keys.")
+    prompt_comes()
+    type_text("/quit")
+    keys("Enter")
+    wait_for("left with 0")
+    begin("chat", *flags, "--resume")
+    wait_for("1 of 2:")
+    type_text("matter")
+    wait_for("1 of 1:")
+    resumed = screen()
+    keys("Enter")
+    wait_for("you: A different matter.")
+    prompt_comes()
+    step("Going on with a session", "`--continue` opens the last one and shows how it ended. `/sessions` and `--resume` list them by their first words; the arrow keys, "
+         "a number or words choose one. Here `/sessions` with the second one chosen, and `--resume` with a word that one of them has.", listed, resumed)
 
     # 10
     type_text("!echo by-hand-$((40 + 2)); exit 3")
     keys("Enter")
+    wait_for("the model reads it with the next prompt")
+    type_text("!!echo for-me-$((1 + 1))")
+    keys("Enter")
     wait_for("the model does not see this")
-    shown = last("> !echo")
-    check("by-hand-42" in shown and "✗" in shown, "the command did not run")
-    step("A command by hand", "`!` runs a command under the sandbox mode of the chat, here none.", shown,
-         missing="telling the model, which sees neither the command nor its output.")
+    prompt("What was that?", ["It failed."])
+    shown = ended("What was that?")
+    check("by-hand-42" in calls[-1] and "ran this command by hand" in calls[-1], "the model does not read the command")
+    check("for-me-2" not in calls[-1], "the model reads what was kept from it")
+    shown = last("> !echo by-hand")
+    check("by-hand-42" in shown and "for-me-2" in shown and "✗" in shown, "the commands did not run")
+    step("A command by hand", "`!` runs a command under the sandbox mode of the chat, here none; the model reads it and its output with the next prompt. "
+         "`!!` keeps it from the model.", shown)
 
     # 11
     replies[:] = [["Three lines."]]
@@ -391,7 +451,7 @@ def main():
     keys("Enter")
     wait_for("Three lines.")
     check("first line\\nsecond line\\nthird line" in calls[-1], "the paste was not sent as one prompt")
-    shown = wait_for("a prompt", lambda text: re.search(r"\n> *\n$", text))
+    shown = prompt_comes()
     pasted = last("> first line")
     type_text("/attach dot.png")
     keys("Enter")
@@ -399,40 +459,65 @@ def main():
     prompt("What is it?", ["One dot."])
     shown = ended("What is it?")
     check('"image"' in calls[-1], "the image was not sent")
-    step("A paste of many lines is one prompt", "Nothing is sent before Enter. An image goes along with `/attach`.", pasted, last("> /attach"),
-         missing="images from the clipboard.")
+    sent = last("> /attach")
+    tmux("set-buffer", str(work / "dot.png"))
+    tmux("paste-buffer", "-p")
+    wait_for(f"attached to the next prompt: {work}/dot.png")
+    keys("C-v")
+    wait_for("attached to the next prompt: the image of the clipboard")
+    prompt("And these?", ["Two dots."])
+    ended("And these?")
+    check(calls[-1].count('"image"') == 2, "the pasted image or that of the clipboard was not sent")
+    at = sent.count("\n")
+    more = "\n".join(last("> /attach").split("\n")[at - 1 :])
+    step("A paste of many lines is one prompt", "Nothing is sent before Enter. An image goes along with `/attach`, by pasting its path, as terminals do when a file is dropped on "
+         "them, or with `Ctrl-V` from the clipboard.", pasted, sent, more)
 
     # 12
     replies[:] = [["I read them."]]
     type_text("/edit")
     keys("Enter")
     wait_for("I read them.")
-    wait_for("a prompt", lambda text: re.search(r"\n> *\n$", text))
+    prompt_comes()
     check("Words from the editor." in calls[-1], "the text of the editor was not sent")
-    step("An editor of one's own", "`/edit` opens `$VISUAL` or `$EDITOR` and sends what was saved.", last("> /edit"), missing="a key for it.")
+    type_text("Draft:")
+    wait_for("> Draft:")
+    keys("C-g")
+    wait_for("the text of the editor", lambda text: text.endswith("\n> Draft:Words from the editor.\n"))
+    shown = last("> /edit")
+    keys("C-u")
+    step("An editor of one's own", "`/edit` opens `$VISUAL` or `$EDITOR` and sends what was saved; `Ctrl-G` opens it with what is typed, and puts what was saved in the line.", shown)
 
     # 13
     check(b"\x07" not in written(), "the bell rang for nothing")
-    prompt("Take your time.", [Gate(10.5), "Ready."])
+    prompt("Take your time.", [Gate(10.5), ("bash", {"command": "true"})], ["Ready."])
+    wait_for("Allow bash?")
+    check(b"\x1b]9;callboard: a question waits for you\x07\x07" in written(), "neither bell nor notification at a question")
+    answer("y", "Allow bash?")
     shown = ended("Take your time.")
-    check(b"\x1b]9;callboard: the answer is ready\x07\x07" in written(), "neither bell nor notification")
-    step("The bell after a long round", "After more than ten seconds the end of the round sends OSC 9 and the bell, which leave nothing on the screen.", shown,
-         missing="the bell at a question.")
+    check(b"\x1b]9;callboard: the answer is ready\x07\x07" in written(), "neither bell nor notification at the end")
+    step("The bell after a long round, and where it asks", "Once a round has taken ten seconds, its questions and its end send OSC 9 and the bell, which leave nothing on the screen.",
+         shown)
 
     # 14
-    prompt("Where is that said?", ["At [https://example.com/docs](https://example.com/docs) and [https://example.com](https://liar.invalid/), in `src/retry.rs:2`.\n"])
+    prompt("Where is that said?", ["At [https://example.com/docs](https://example.com/docs) and [https://example.com](https://liar.invalid/), in `src/retry.rs:2`, not in `src/none.rs:3` or `../bin/editor:1`.\n"])
     shown = ended("Where is that said?")
     check(b"\x1b]8;;https://example.com/docs\x1b\\" in written(), "the address is no hyperlink")
     links = re.findall(rb"\x1b\]8;;([^\x1b]+)\x1b\\(.*?)\x1b\]8;;\x1b", written())
-    check(links and all(re.sub(rb"\x1b\[[0-9;]*m", b"", text) == to for to, text in links), f"a hyperlink shows another address: {links}")
+    plain = {re.sub(rb"\x1b\[[0-9;]*m", b"", text): to for to, text in links}
+    host = pathlib.Path("/proc/sys/kernel/hostname").read_text().strip()
+    place = plain.pop(b"src/retry.rs:2", b"").decode()
+    check(place == f"file://{host}{work}/src/retry.rs", f"the place in a file leads to {place!r}")
+    check(plain and all(text == to for text, to in plain.items()), f"a hyperlink shows another address: {links}")
     check("https://example.com (https://liar.invalid/)" in shown, "a link hides where it leads")
-    step("Links that cannot lie", "An address is a hyperlink (OSC 8) only where the text is the address; other text is followed by where it leads.", shown,
-         missing="hyperlinks of `path:line`.")
+    step("Links that cannot lie", "An address is a hyperlink (OSC 8) only where the text is the address; other text is followed by where it leads. `path:line` is one where "
+         "the path is a file of the workspace, here the first of three.", shown)
     type_text("/quit")
     keys("Enter")
     wait_for("left with 0")
 
     # 15
+    moved = written()
     evil = "All \x1b]0;renamed\x07good\x1b[2J.\n"
     replies[:] = [[evil]]
     begin("chat", *flags, "--session", "plain", more="NO_COLOR=1")
@@ -442,6 +527,16 @@ def main():
     check("\\u{1b}]0;renamed" in colorless, "the sequence of the model is not shown")
     check(b"\x1b]0;" not in written() and b"\x07" not in written(), "the terminal obeyed the model")
     check(not re.search(rb"\x1b\[[0-9;]*[1-9][0-9;]*m", written()), "there are colors")
+    type_text("/quit")
+    keys("Enter")
+    wait_for("left with 0")
+    check(b"\x1b[?7l" in moved, "nothing has moved in the other chats")
+    begin("chat", *flags, "--session", "still", "--plain")
+    wait_for("/help lists")
+    prompt("Is all good?", [("bash", {"command": "seq 9"})], ["All", " good.\n"])
+    answer("y", "Allow bash?")
+    still = ended("Is all good?")
+    check(b"\x1b[?7l" not in written() and not re.search(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]", written().decode(errors="replace")), "rows change with --plain")
     type_text("/quit")
     keys("Enter")
     wait_for("left with 0")
@@ -455,8 +550,8 @@ def main():
     piped = subprocess.run([program, "chat", *flags, "--session", "piped"], env=environment, cwd=work, input="Is all good?\n", capture_output=True,
                            text=True, timeout=60)
     check((piped.returncode, piped.stdout) == (0, "All good.\n"), f"the pipe got {piped.stdout!r}")
-    step("Plain where it has to be", "With `NO_COLOR`; with `TERM=dumb`, where nothing moves; and in a pipe, which gets the answer and nothing else. "
-         "A control sequence of the model is shown, not obeyed.", colorless, dumb, piped.stdout)
+    step("Plain where it has to be", "With `NO_COLOR`; with `--plain`, for screen readers, and `TERM=dumb`, where no row changes once it is printed; and in a pipe, which gets the answer "
+         "and nothing else. A control sequence of the model is shown, not obeyed.", colorless, still, dumb, piped.stdout)
 
 
 if __name__ == "__main__":

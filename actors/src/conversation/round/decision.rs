@@ -78,6 +78,9 @@ pub enum Refusal {
         "a prompt or injection is a user message without tool results, and an import is a history without faults"
     )]
     InvalidMessage,
+    /// The arguments that a person gave a tool call cannot be used; says why.
+    #[error("the call cannot run with these arguments: {0}")]
+    Arguments(String),
 }
 
 impl Refusal {
@@ -97,6 +100,7 @@ impl Refusal {
             Self::Skill(_) => "skill_refused",
             Self::NotEmpty => "conversation_exists",
             Self::InvalidMessage => "invalid_message",
+            Self::Arguments(_) => "invalid_arguments",
         }
     }
 }

@@ -40,9 +40,7 @@ use crate::{
         },
     },
     ids::{Seq, WaiterId, WorkId},
-    journal::{
-        AcceptedPrompt, ApplyError, ApprovalVerdict, Durable, Entry, EntryBody, OpenRound, Phase,
-    },
+    journal::{AcceptedPrompt, ApplyError, Durable, Entry, EntryBody, OpenRound, Phase},
     limits::{LOOP_REFUSALS_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
     stream::{Failure, StopReason},
@@ -243,9 +241,8 @@ fn take_command(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: W
         }
         Command::Approve {
             tool_call_id,
-            allow,
-            always,
-        } => approval::approval(decision, tool_call_id, *allow, *always, waiter),
+            answer,
+        } => approval::approval(decision, tool_call_id, answer, waiter),
         Command::ToolResults { results } => client_tools::results(decision, results, waiter),
         Command::Inject { id, message } => prompt::inject(decision, id.as_ref(), message, waiter),
         Command::Compact { summary } => context::asked(decision, *summary, waiter),
@@ -431,15 +428,6 @@ pub(in crate::conversation) fn failure(error: &ProviderError) -> Failure {
         code: error.code().to_owned(),
         message: error.to_string(),
         retry_after_ms,
-    }
-}
-
-/// The verdict that the journal records for a person's decision.
-pub(in crate::conversation) fn verdict(allow: bool) -> ApprovalVerdict {
-    if allow {
-        ApprovalVerdict::Allowed
-    } else {
-        ApprovalVerdict::Denied
     }
 }
 

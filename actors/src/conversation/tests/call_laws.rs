@@ -4,13 +4,17 @@
 use super::{cast, client_laws, laws::Law, skill_laws};
 use crate::{
     chat::{Message, RawJson, Role},
-    conversation::round::{
-        Effect, Input, ModelOutcome,
-        rules::{ApprovalMode, Recovery},
-        volatile::{Cancelling, Work},
+    conversation::{
+        Consent,
+        round::{
+            Effect, Input, ModelOutcome,
+            rules::{ApprovalMode, Recovery},
+            volatile::{Cancelling, Work},
+        },
     },
     journal::{
-        Batch, Call, CallState, Durable, Entry, EntryBody, Phase, ToolExecutionResult, call_digest,
+        ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, Phase,
+        ToolExecutionResult, call_digest,
     },
     ports::{Approval, Concurrency},
     time::Timestamp,
@@ -449,4 +453,24 @@ pub(super) fn must_wait(effect: &Effect) -> bool {
 /// Whether a message may enter from outside.
 pub(super) fn is_plain_user(message: &Message) -> bool {
     message.role() == Role::User && message.tool_result_ids().is_empty()
+}
+
+/// Whether a stored answer is what the person answered.
+pub(super) fn answers(
+    call: &Call,
+    given: &Consent,
+    verdict: ApprovalVerdict,
+    always: bool,
+    changed: Option<&RawJson>,
+) -> bool {
+    let allowed = verdict == ApprovalVerdict::Allowed;
+    match given {
+        Consent::Once => allowed && !always && changed.is_none(),
+        Consent::Always => allowed && always && changed.is_none(),
+        Consent::Changed(input) => {
+            let real = cast::hook(&call.tool_use.name).unwrap_or_else(|| input.clone());
+            allowed && !always && !cast::is_bad(input) && changed == Some(&real)
+        }
+        Consent::Denied(_) => verdict == ApprovalVerdict::Denied && !always && changed.is_none(),
+    }
 }

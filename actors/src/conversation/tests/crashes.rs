@@ -12,7 +12,7 @@ use super::{
 use crate::{
     chat::{ContentBlock, ProviderStop, RawJson, ToolUseBlock},
     conversation::{
-        Command,
+        Command, Consent,
         round::{
             Input, ModelOutcome, OnBusy,
             rules::{ApprovalMode, Recovery, Rules},
@@ -148,8 +148,7 @@ impl World {
             0,
             Command::Approve {
                 tool_call_id: tool_call_id.into(),
-                allow: true,
-                always: false,
+                answer: Consent::Once,
             },
             waiter,
         )?;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     budget_laws::is_reminder,
-    call_laws::{asks, calls, is_plain_user, must_wait},
+    call_laws::{answers, asks, calls, is_plain_user, must_wait},
     cast, client_laws,
     entry_laws::{after_entry, expected_blocks},
     rounds::{after_rounds, fits, marks_hold},
@@ -16,7 +16,7 @@ use super::{
 use crate::{
     chat::{History, Message, ProviderStop, Role},
     conversation::{
-        Command,
+        Command, Consent,
         round::{
             Effect, Input, ModelOutcome, OnBusy, Outcome, Receipt, When,
             input::ContextOutcome,
@@ -300,7 +300,10 @@ impl Law<'_> {
         let answered = || assert_eq!(replies, [&Effect::Answer { waiter }]);
         let idle = state.round.is_none() && state.inbox.is_empty();
         match command {
-            Command::Approve { tool_call_id, .. } => {
+            Command::Approve {
+                tool_call_id,
+                answer,
+            } => {
                 let asked = calls(state).find(|(_, call)| call.tool_use.id == *tool_call_id);
                 match asked {
                     Some((
@@ -309,7 +312,12 @@ impl Law<'_> {
                             state: CallState::Asked { .. },
                             ..
                         },
-                    )) => answered(),
+                    )) => match answer {
+                        Consent::Changed(input) if cast::is_bad(input) => {
+                            refused("invalid_arguments")
+                        }
+                        _ => answered(),
+                    },
                     _ => refused("not_found"),
                 }
             }
@@ -822,38 +830,28 @@ impl Law<'_> {
                 call,
                 verdict,
                 always,
+                changed,
+                ..
             } => {
                 let call = &state.batch().expect("a batch is open").calls[*call as usize];
                 let CallState::Asked { expires_at, .. } = &call.state else {
                     panic!("no approval was asked")
                 };
-                let fits = match (self.input, verdict) {
-                    (
-                        Input::Command {
-                            command:
-                                Command::Approve {
-                                    tool_call_id,
-                                    allow,
-                                    always: asked,
-                                },
-                            ..
-                        },
-                        ApprovalVerdict::Allowed,
-                    ) => *allow && always == asked && *tool_call_id == call.tool_use.id,
-                    (
-                        Input::Command {
-                            command:
-                                Command::Approve {
-                                    tool_call_id,
-                                    allow,
-                                    ..
-                                },
-                            ..
-                        },
-                        ApprovalVerdict::Denied,
-                    ) => !allow && *tool_call_id == call.tool_use.id,
-                    (Input::Tick, ApprovalVerdict::Expired) => *expires_at <= self.now,
-                    _ => false,
+                let given = match self.input {
+                    Input::Command {
+                        command:
+                            Command::Approve {
+                                tool_call_id,
+                                answer,
+                            },
+                        ..
+                    } if *tool_call_id == call.tool_use.id => Some(answer),
+                    _ => None,
+                };
+                let is_over = matches!(self.input, Input::Tick) && *expires_at <= self.now;
+                let fits = match given {
+                    Some(given) => answers(call, given, *verdict, *always, changed.as_ref()),
+                    None => *verdict == ApprovalVerdict::Expired && is_over,
                 };
                 assert!(fits, "{verdict:?} for {:?}", self.input);
             }

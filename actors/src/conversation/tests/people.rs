@@ -20,7 +20,7 @@ use crate::{
         plan,
     },
     conversation::{
-        Command,
+        Command, Consent,
         round::{
             Input, ModelOutcome, NewPrompt, OnBusy,
             input::{ContextOutcome, Draft},
@@ -385,12 +385,22 @@ impl World {
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
                 let allow = self.rng.percent(60);
                 let always = self.rng.percent(30);
+                let input = |text: &str| RawJson::from_text(text).expect("it is JSON");
+                let answer = match (allow, always) {
+                    (true, true) => Consent::Always,
+                    (true, false) => Consent::Once,
+                    (false, false) => Consent::Denied(None),
+                    (false, true) => match waiter.0 % 3 {
+                        0 => Consent::Changed(input(r#"{"path":"changed"}"#)),
+                        1 => Consent::Changed(input(r#"{"path":"bad"}"#)),
+                        _ => Consent::Denied(Some("not now".into())),
+                    },
+                };
                 self.command(
                     index,
                     Command::Approve {
                         tool_call_id,
-                        allow,
-                        always,
+                        answer,
                     },
                     waiter,
                 )

@@ -80,8 +80,7 @@ impl World {
                         index,
                         Command::Approve {
                             tool_call_id,
-                            allow,
-                            always: false,
+                            answer: allow.into(),
                         },
                         waiter,
                     )

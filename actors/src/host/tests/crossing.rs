@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    conversation::Consent,
     host::ConversationHandle,
     ids::{ArtifactId, RoundId, Scope},
     memory::MemoryArtifacts,
@@ -32,7 +33,7 @@ async fn ask_everything(talk: &ConversationHandle, round: RoundId) -> Vec<String
         summary(talk.rounds().await),
         summary(talk.interrupt().await),
         summary(talk.approve("toolu_1", true).await),
-        summary(talk.approve_always("toolu_1").await),
+        summary(talk.approve("toolu_1", Consent::Always).await),
         summary(talk.rewind(round).await),
         summary(talk.fork("a-copy", None).await.map(drop)),
         summary(talk.fork("a-copy", Some(round)).await.map(drop)),

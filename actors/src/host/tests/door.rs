@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     chat::ContentBlock,
-    conversation::round::rules::ApprovalMode,
+    conversation::{Consent, round::rules::ApprovalMode},
     ids::Scope,
     journal::ToolExecutionResult,
     ports::{
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The tool results that the model read last: text, and whether it was an error.
-fn results(model: &ScriptedModel) -> Vec<(String, bool)> {
+pub(super) fn results(model: &ScriptedModel) -> Vec<(String, bool)> {
     let request = model.last_request().unwrap();
     let blocks = request.messages.last().unwrap().blocks();
     let result = |block: &ContentBlock| match block {
@@ -33,7 +33,10 @@ fn results(model: &ScriptedModel) -> Vec<(String, bool)> {
 }
 
 /// A tool that returns its arguments and counts its starts.
-fn echo(name: &str, declare: fn(ToolSpec) -> ToolSpec) -> (Arc<dyn Tool>, Arc<AtomicUsize>) {
+pub(super) fn echo(
+    name: &str,
+    declare: fn(ToolSpec) -> ToolSpec,
+) -> (Arc<dyn Tool>, Arc<AtomicUsize>) {
     let starts = Arc::new(AtomicUsize::new(0));
     let counter = starts.clone();
     let tool = FnTool::raw(
@@ -50,7 +53,7 @@ fn echo(name: &str, declare: fn(ToolSpec) -> ToolSpec) -> (Arc<dyn Tool>, Arc<At
 }
 
 /// A schema check that accepts arguments with a `path`.
-struct WantsPath;
+pub(super) struct WantsPath;
 
 impl Schemas for WantsPath {
     fn compile(&self, tool: &str, _: &RawJson) -> Result<Arc<dyn SchemaCheck>, String> {
@@ -585,7 +588,7 @@ async fn a_tool_that_is_not_there_is_a_result_that_names_those_that_are() {
 }
 
 /// Waits for an approval request and returns the id of its tool call.
-async fn asked(reply: &mut crate::host::Reply) -> String {
+pub(super) async fn asked(reply: &mut crate::host::Reply) -> String {
     loop {
         if let EventKind::ApprovalRequired { tool_call_id, .. } = &reply.next().await.unwrap().kind
         {
@@ -595,7 +598,7 @@ async fn asked(reply: &mut crate::host::Reply) -> String {
 }
 
 /// A model that calls the tool with the last word of the prompt, then ends the round.
-fn writer() -> Arc<ScriptedModel> {
+pub(super) fn writer() -> Arc<ScriptedModel> {
     Arc::new(ScriptedModel::answering(|request, _| {
         let last = request.messages.last().unwrap();
         match last.text().rsplit_once(' ') {
@@ -629,7 +632,7 @@ async fn what_is_allowed_for_good_is_not_asked_again_even_after_a_restart() {
 
     let mut reply = talk.send("write a.txt").await.unwrap();
     let call = asked(&mut reply).await;
-    talk.approve_always(call).await.unwrap();
+    talk.approve(call, Consent::Always).await.unwrap();
     reply.outcome().await.unwrap();
     let mut reply = talk.send("write a.txt").await.unwrap(); // Needs no approval.
     tokio::time::timeout(Duration::from_secs(60), reply.outcome())
@@ -705,7 +708,7 @@ async fn a_call_in_doubt_is_asked_for_again_though_it_was_allowed_for_good() {
     let talk = conversation(&first);
     let mut reply = talk.send("write a.txt").await.unwrap();
     let call = asked(&mut reply).await;
-    talk.approve_always(call).await.unwrap();
+    talk.approve(call, Consent::Always).await.unwrap();
     until("the call runs", || begun.load(Ordering::SeqCst) == 1).await;
     drop((reply, talk, first)); // The host is gone while the call runs.
 

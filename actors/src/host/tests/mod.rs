@@ -10,6 +10,7 @@ mod client_tools;
 mod compaction_settings;
 mod clocks;
 mod context;
+mod consent;
 mod crossing;
 mod deleting;
 mod door;

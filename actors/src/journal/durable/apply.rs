@@ -240,15 +240,20 @@ impl Durable {
                 call,
                 verdict,
                 always,
+                changed,
+                pattern: of_changed,
             } => {
                 let call = self.call(*call)?;
                 let CallState::Asked { input, pattern, .. } = &call.state else {
                     return Err("no approval was asked".into());
                 };
-                let pattern = pattern.clone();
+                let (input, pattern) = match changed {
+                    Some(changed) => (changed.clone(), of_changed.clone()),
+                    None => (input.clone(), pattern.clone()),
+                };
                 call.state = match verdict {
                     ApprovalVerdict::Allowed => CallState::Allowed {
-                        input: input.clone(),
+                        input,
                         pattern: pattern.clone(),
                     },
                     ApprovalVerdict::Denied | ApprovalVerdict::Expired => CallState::Waiting,

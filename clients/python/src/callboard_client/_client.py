@@ -164,9 +164,13 @@ class Conversation:
         """Ends the open round. Raises `NotFound` when none is open. Not repeated after a lost connection."""
         self._call(routes.INTERRUPT)
 
-    def approve(self, tool_call_id: str, allow: bool = True, *, always: bool = False) -> None:
-        """Answers an `ApprovalRequired`. `always` also allows later calls like it. Not repeated after a lost connection."""
-        self._call(routes.APPROVE, {"tool_call_id": tool_call_id}, body=_given({"allow": allow, "always": always or None}))
+    def approve(
+        self, tool_call_id: str, allow: bool = True, *, always: bool = False, reason: str | None = None, input: dict[str, Any] | None = None
+    ) -> None:
+        """Answers an `ApprovalRequired`. `always` also allows later calls like it; `input` are arguments in place of the model's; `reason`
+        says to the model why not. Not repeated after a lost connection."""
+        body = _given({"allow": allow, "always": always or None, "input": input, "reason": reason})
+        self._call(routes.APPROVE, {"tool_call_id": tool_call_id}, body=body)
 
     def tool_results(self, results: Sequence[ToolResult]) -> None:
         """Sends results of `ClientToolCall`s, in any order. Raises `Conflict` (`already_answered`) for another result."""

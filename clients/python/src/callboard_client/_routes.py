@@ -40,7 +40,7 @@ SEND = Route("POST", _ID + "/messages", headers=_KEYED, body=_SAID, answer=types
 WHOLE = Route("POST", _ID + "/messages", headers=_KEYED, body=_SAID, answer=types.Answer)
 EVENTS = Route("GET", _ID + "/events", query=("round",), headers=("Last-Event-ID",))
 INTERRUPT = Route("POST", _ID + "/interrupt", repeat=False)
-APPROVE = Route("POST", _ID + "/approvals/{tool_call_id}", repeat=False, body=("allow", "always"))
+APPROVE = Route("POST", _ID + "/approvals/{tool_call_id}", repeat=False, body=("allow", "always", "input", "reason"))
 TOOL_RESULTS = Route("POST", _ID + "/tool_results", body=("results",))
 INJECT = Route("POST", _ID + "/inject", body=("id", "text"))
 FORK = Route("POST", _ID + "/fork", repeat=False, body=("conversation_id", "at"))

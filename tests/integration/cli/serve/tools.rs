@@ -258,14 +258,29 @@ async fn a_change_that_asks_is_allowed_by_the_route_and_then_made() {
             Some(json!({ "allow": true })),
         )
         .await;
-    let allowed = served
-        .ask(
-            Method::POST,
-            &format!("/v1/conversations/c/approvals/{call}"),
-            &acme.key,
-            Some(json!({ "allow": true })),
-        )
-        .await;
+    let path = format!("/v1/conversations/c/approvals/{call}");
+    let answer = |body| served.ask(Method::POST, &path, &acme.key, Some(body));
+    for (body, code) in [
+        (
+            json!({ "allow": true, "input": { "nonsense": 1 } }),
+            "invalid_arguments",
+        ),
+        (json!({ "allow": false, "input": {} }), "invalid_field"),
+        (
+            json!({ "allow": true, "always": true, "input": {} }),
+            "invalid_field",
+        ),
+        (json!({ "allow": true, "reason": "why" }), "invalid_field"),
+    ] {
+        let refused = answer(body.clone()).await;
+        assert_eq!(
+            (refused.status, refused.body["code"].as_str()),
+            (StatusCode::UNPROCESSABLE_ENTITY, Some(code)),
+            "{body} {refused:?}"
+        );
+    }
+    let input = json!({ "path": "notes.txt", "old_text": "old", "new_text": "changed" });
+    let allowed = answer(json!({ "allow": true, "input": input })).await;
     let events = served
         .text(
             Method::GET,
@@ -281,7 +296,7 @@ async fn a_change_that_asks_is_allowed_by_the_route_and_then_made() {
         (StatusCode::NOT_FOUND, StatusCode::NO_CONTENT),
         "{unknown:?} {allowed:?}"
     );
-    assert_eq!(std::fs::read_to_string(&note).unwrap(), "new words");
+    assert_eq!(std::fs::read_to_string(&note).unwrap(), "changed words");
     let order = [
         "event: approval_required",
         "event: tool_result",
