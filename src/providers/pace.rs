@@ -122,12 +122,12 @@ mod tests {
     /// Decodes steps until so much is decoded, and returns how long that takes.
     async fn decoded(pace: &mut Pace, bytes: usize) -> Duration {
         let begun = Instant::now();
-        let piece = [b'x'; 16 * 1024];
-        for _ in 0..bytes / piece.len() {
+        static PIECE: [u8; 16 * 1024] = [b'x'; 16 * 1024];
+        for _ in 0..bytes / PIECE.len() {
             if pace.is_over() {
                 poll_fn(|cx| pace.poll(cx)).await;
             }
-            pace.take(&piece);
+            pace.take(&PIECE);
         }
         begun.elapsed()
     }

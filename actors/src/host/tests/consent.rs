@@ -17,7 +17,7 @@ use crate::{
 /// What the model was sent last, as text.
 fn sent(model: &ScriptedModel) -> String {
     let request = model.last_request().unwrap();
-    String::from_utf8_lossy(&request.messages.last().unwrap().wire()).into_owned()
+    String::from_utf8_lossy(request.messages.last().unwrap().wire()).into_owned()
 }
 
 #[tokio::test(start_paused = true)]
