@@ -334,7 +334,12 @@ mod tests {
 
     #[test]
     fn each_target_has_a_file_for_the_fuzzer() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/fuzz_targets");
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        // The fuzzer's package is not in the published crate, which has this file.
+        if root.join("Cargo.toml.orig").exists() {
+            return;
+        }
+        let folder = root.join("fuzz/fuzz_targets");
         let mut files: Vec<String> = std::fs::read_dir(folder)
             .unwrap()
             .map(|file| {

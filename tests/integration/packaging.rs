@@ -1,6 +1,12 @@
-//! What a release holds beside the program: the service file and the list of what is in it.
+//! What a release holds beside the program: the service file, the files for images, the list of
+//! what is in it, the crates. `.ci/release`, `.ci/images` and `.ci/newcomer` try the rest.
 
-use std::{io::Write as _, path::Path, process::Command};
+use std::{collections::BTreeSet, io::Write as _, path::Path, process::Command};
+
+use super::cli::Home;
+
+/// The user of the images.
+pub const IMAGE_USER: u32 = 10_001;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -82,4 +88,92 @@ fn the_bill_of_materials_names_each_library_with_its_checksum() {
     );
     let tokio = &bill["components"][names.iter().position(|name| *name == "tokio").unwrap()];
     assert_eq!(tokio["hashes"][0]["alg"], "SHA-256");
+}
+
+/// What a program prints, by lines.
+fn lines(command: &mut Command) -> BTreeSet<String> {
+    let ran = command.current_dir(root()).output().unwrap();
+    assert!(
+        ran.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    let text = String::from_utf8(ran.stdout).unwrap();
+    text.split(['\n', '\0'])
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_published_crates_hold_their_licences_and_each_file_that_a_build_or_a_test_reads() {
+    let tracked = lines(Command::new("git").args(["ls-files", "-z"]));
+    for (name, folder) in [("callboard", ""), ("callboard-actors", "actors/")] {
+        let packed = lines(Command::new(env!("CARGO")).args([
+            "package",
+            "--list",
+            "--offline",
+            "--allow-dirty",
+            "--package",
+            name,
+        ]));
+        let missing: Vec<&str> = tracked
+            .iter()
+            .filter_map(|file| file.strip_prefix(folder))
+            // Packages of their own.
+            .filter(|file| !file.starts_with("actors/") && !file.starts_with("fuzz/"))
+            .filter(|file| !packed.contains(*file))
+            .collect();
+        assert!(missing.is_empty(), "{name} lacks {missing:?}");
+        for file in ["LICENSE-MIT", "LICENSE-APACHE", "README.md", "Cargo.lock"] {
+            assert!(packed.contains(file), "{name} lacks {file}");
+        }
+    }
+}
+
+#[test]
+fn the_images_take_files_of_the_archive_and_serve_as_a_user_without_rights() {
+    let home = Home::new();
+    for name in ["Containerfile", "Containerfile.slim"] {
+        let text = std::fs::read_to_string(root().join("packaging").join(name)).unwrap();
+        let rest = |key: &str| -> Vec<&str> {
+            text.lines()
+                .filter_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
+                .collect()
+        };
+
+        let from_archive: Vec<&str> = rest("COPY")
+            .into_iter()
+            .filter(|copy| !copy.starts_with("--from="))
+            .collect();
+        assert!(
+            matches!(from_archive[..], [copy] if copy.starts_with("bin/callboard /")),
+            "{name}: the archive has `bin/callboard`: {from_archive:?}"
+        );
+        let user = rest("USER")[0].split(':').next().unwrap();
+        assert_eq!(user.parse(), Ok(IMAGE_USER), "{name}");
+
+        let started: Vec<String> = serde_json::from_str(rest("CMD")[0]).unwrap();
+        let serve = started.iter().position(|word| word == "serve").unwrap();
+        let mut flags: Vec<&str> = started[serve..].iter().map(String::as_str).collect();
+        flags.push("--help");
+        assert_eq!(home.run(&flags).code, Some(0), "{name}: {flags:?}");
+        assert!(
+            flags.contains(&"0.0.0.0:8787") && rest("EXPOSE") == ["8787"],
+            "{name}: {flags:?}"
+        );
+    }
+}
+
+#[test]
+fn the_scripts_of_a_release_are_valid() {
+    for name in ["release", "images", "newcomer", "paths", "run"] {
+        let file = root().join(".ci").join(name);
+        let checked = Command::new("bash").arg("-n").arg(&file).output().unwrap();
+        let said = String::from_utf8_lossy(&checked.stderr);
+        assert!(
+            checked.status.success() && said.is_empty(),
+            "{name}: {said}"
+        );
+    }
 }

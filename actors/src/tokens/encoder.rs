@@ -3,6 +3,8 @@
 //!
 //! Pure.
 
+mod tables;
+
 use tiktoken_rs::CoreBPE;
 
 /// Turns text into tokens and back.
@@ -92,12 +94,12 @@ impl Encoding {
 
     pub(super) fn table(self) -> &'static CoreBPE {
         match self {
-            Self::Cl100kBase => tiktoken_rs::cl100k_base_singleton(),
-            Self::O200kBase => tiktoken_rs::o200k_base_singleton(),
-            Self::O200kHarmony => tiktoken_rs::o200k_harmony_singleton(),
-            Self::P50kBase => tiktoken_rs::p50k_base_singleton(),
-            Self::P50kEdit => tiktoken_rs::p50k_edit_singleton(),
-            Self::R50kBase => tiktoken_rs::r50k_base_singleton(),
+            Self::Cl100kBase => &tables::CL100K_BASE,
+            Self::O200kBase => &tables::O200K_BASE,
+            Self::O200kHarmony => &tables::O200K_HARMONY,
+            Self::P50kBase => &tables::P50K_BASE,
+            Self::P50kEdit => &tables::P50K_EDIT,
+            Self::R50kBase => &tables::R50K_BASE,
         }
     }
 }

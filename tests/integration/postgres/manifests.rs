@@ -132,6 +132,19 @@ fn the_manifests_start_hosts_and_ask_routes_that_exist() {
     );
     let container = &documents[2]["spec"]["template"]["spec"]["containers"][0];
     is_served(&home, container["args"].as_array().unwrap());
+    // The user that the images have, and the two places that a host writes to.
+    assert_eq!(
+        documents[2]["spec"]["template"]["spec"]["securityContext"]["runAsUser"],
+        crate::packaging::IMAGE_USER
+    );
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    for path in ["/var/lib/callboard", "/tmp"] {
+        assert!(
+            mounts.iter().any(|mount| mount["mountPath"] == path),
+            "{path} cannot be written"
+        );
+    }
     let mut probes = Vec::new();
     all(container, "httpGet", &mut probes);
     let paths: Vec<&str> = probes
