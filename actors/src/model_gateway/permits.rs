@@ -27,8 +27,9 @@ use crate::{
     ports::{ProviderError, RateLimits},
 };
 
-/// The longest pause that a provider can ask for; afterwards it is called again.
-const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest pause that one answer of a provider can ask for. Then it is called again, and may ask
+/// again: one wrong figure must not stop all tenants for a day.
+const HELD_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The permits of one gateway.
 #[derive(Clone)]

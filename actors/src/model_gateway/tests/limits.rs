@@ -324,6 +324,9 @@ async fn a_shorter_pause_does_not_end_a_longer_one() {
     gateway.0.permits.hold(Duration::from_secs(5));
 
     assert_eq!(gateway.status().held_ms, Some(30_000));
+    gateway.0.permits.hold(Duration::from_secs(99_999_999));
+    let ten_minutes = gateway.status().held_ms;
+    assert_eq!(ten_minutes, Some(600_000), "whatever a provider says");
 }
 
 #[tokio::test(start_paused = true)]
