@@ -75,7 +75,7 @@ impl TenantProvisioner {
             AppError::Tools(format!("no commands can be started: {}", error.kind()))
         })?;
         Ok(Self {
-            spawner,
+            spawner: spawner.among_tenants(),
             servers: mcp_pool(masker(config), &config.data_dir)?,
             redactor,
             webhooks: Webhooks::new(),

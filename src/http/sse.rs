@@ -5,19 +5,21 @@ use std::{convert::Infallible, io::Write as _, sync::Arc};
 
 use axum::{
     body::{Body, Bytes},
-    http::{HeaderMap, HeaderValue, header},
+    extract::FromRequestParts,
+    http::{HeaderMap, HeaderValue, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use callboard_actors::{
     host::{Events, Reply},
-    stream::StreamEvent,
+    stream::{EventKind, StreamEvent},
 };
 use futures_util::stream;
 
 use super::{
     auth::CallerKey,
+    error::Problem,
     quiet::{Quiet, QuietEnd},
-    shared::{Shared, Watching},
+    shared::{App, Shared, Watching},
 };
 
 /// Reconnection delay for clients, in milliseconds. Sent first, so that proxies see a byte at once.
@@ -42,35 +44,82 @@ impl Source {
             Self::Conversation(events) => events.next().await,
         }
     }
+
+    /// The next event that a viewer sees. Cancel safe.
+    async fn shown(&mut self, skips_text: bool) -> Option<Arc<StreamEvent>> {
+        loop {
+            let event = self.next().await?;
+            match event.kind {
+                EventKind::TextDelta { .. } | EventKind::ThinkingDelta { .. } if skips_text => {}
+                _ => return Some(event),
+            }
+        }
+    }
+}
+
+/// Marks a request of this host's own that reads no text while it is being written: a round's last
+/// event has all of it.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(feature = "mcp-server"),
+    allow(dead_code, reason = "made for MCP clients")
+)]
+pub(super) struct WithoutText;
+
+/// Who reads a stream, and what of it.
+pub(super) struct Viewer {
+    key: CallerKey,
+    skips_text: bool,
+}
+
+impl From<CallerKey> for Viewer {
+    fn from(key: CallerKey) -> Self {
+        Self {
+            key,
+            skips_text: false,
+        }
+    }
+}
+
+impl FromRequestParts<App> for Viewer {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        Ok(Self {
+            key: CallerKey::from_request_parts(parts, app).await?,
+            skips_text: parts.extensions.get::<WithoutText>().is_some(),
+        })
+    }
 }
 
 struct Watcher {
     source: Source,
     ahead: Option<Bytes>,
     quiet: Quiet,
-    key: CallerKey,
+    viewer: Viewer,
     _watching: Watching,
 }
 
 impl Watcher {
     /// The next piece of the body. The watcher is boxed because the stream moves it with each.
     async fn next(mut self: Box<Self>) -> Option<(Result<Bytes, Infallible>, Box<Self>)> {
+        let skips_text = self.viewer.skips_text;
         let bytes = match self.ahead.take() {
             Some(ahead) => ahead,
             None => tokio::select! {
                 biased;
-                event = self.source.next() => frame(&*event?),
+                event = self.source.shown(skips_text) => frame(&*event?),
                 // `biased`: pending events are sent before the stream closes. A client that
                 // reconnects continues after them.
                 end = self.quiet.wait() => match end {
                     QuietEnd::Closing => return None,
                     QuietEnd::Comment => Bytes::from_static(COMMENT),
                 },
-                () = self.key.revoked() => return None,
+                () = self.viewer.key.revoked() => return None,
             },
         };
         // A key that leaked is replaced; whoever has it must not read on.
-        if !self.key.is_valid() {
+        if !self.viewer.key.is_valid() {
             return None;
         }
         self.quiet.sent();
@@ -79,18 +128,18 @@ impl Watcher {
 }
 
 /// The streaming response with the events of `source`. `watching` keeps the tenant's stream count
-/// until the stream ends. The stream ends when `key` is removed.
+/// until the stream ends. The stream ends when the viewer's key is removed.
 pub(super) fn respond(
     app: &Shared,
     source: Source,
     watching: Watching,
-    key: CallerKey,
+    viewer: Viewer,
 ) -> Response {
     let watcher = Box::new(Watcher {
         source,
         ahead: Some(Bytes::from_static(RETRY.as_bytes())),
         quiet: Quiet::new(app),
-        key,
+        viewer,
         _watching: watching,
     });
     (
@@ -132,11 +181,50 @@ fn frame(event: &StreamEvent) -> Bytes {
 #[cfg(test)]
 mod tests {
     use callboard_actors::{
-        ids::{ConversationId, EventId},
-        stream::EventKind,
+        ids::{ConversationId, EventId, TenantId},
+        testing::{Reply as Said, ScriptedModel},
     };
 
     use super::*;
+    use crate::{
+        Host,
+        http::{HttpConfig, Keys, keys::KeyHash},
+    };
+
+    /// The names of the events of a round, for a viewer.
+    async fn names(skips_text: bool) -> Vec<String> {
+        let acme = TenantId::new("acme").unwrap();
+        let host = Host::builder()
+            .shared_provider(Arc::new(ScriptedModel::always(Said::text("yes, and so"))))
+            .build()
+            .await
+            .unwrap();
+        let (keys, key) = (Keys::new(), KeyHash::from_key("fake"));
+        keys.put(acme.clone(), key);
+        let app = Arc::new(Shared::new(host, HttpConfig::new(keys), Bytes::new()));
+        let reply = app.host.tenant(&acme).conversation("c").send("hello");
+        let source = Source::Round(reply.await.unwrap());
+        let viewer = Viewer {
+            key: CallerKey::new(&app.config.keys, &acme, KeyHash::from_key("fake")),
+            skips_text,
+        };
+
+        let answer = respond(&app, source, app.watch(&acme).unwrap(), viewer);
+        let body = axum::body::to_bytes(answer.into_body(), 100_000).await;
+        let body = String::from_utf8(body.unwrap().to_vec()).unwrap();
+        let names = body.lines().filter_map(|line| line.strip_prefix("event: "));
+        names.map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn a_viewer_without_text_reads_all_events_but_those_of_text_that_is_being_written() {
+        let mut all = names(false).await;
+        let without = names(true).await;
+
+        assert!(all.contains(&"text_delta".to_owned()), "{all:?}");
+        all.retain(|name| name != "text_delta");
+        assert_eq!(without, all);
+    }
 
     #[test]
     fn the_name_of_each_event_is_its_type_in_json() {

@@ -1,9 +1,9 @@
-//! Bounds what one connection reads of event streams in a second. Comments, empty lines and events
-//! that are no message cost processor time and reach no filter of messages.
+//! Bounds what one connection reads in a second, of event streams and of pipes. Comments, empty lines
+//! and what is no message cost processor time and reach no filter of messages.
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
 use crate::intake;
 
@@ -28,7 +28,12 @@ impl Intake {
 
     /// Waits until bytes that were read are within the bound. Cancel safe: they stay counted.
     pub(super) async fn take(&self, bytes: &[u8]) {
-        sleep_until(self.0.count(intake::cost(bytes))).await;
+        sleep_until(self.read(bytes)).await;
+    }
+
+    /// Counts bytes that were read; returns when reading may go on.
+    pub(super) fn read(&self, bytes: &[u8]) -> Instant {
+        self.0.count(intake::cost(bytes))
     }
 
     /// Counts the values of a message, which what is read next waits for: parsing costs more by
@@ -40,8 +45,6 @@ impl Intake {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::Instant;
-
     use super::*;
 
     async fn waited(intake: &Intake, bytes: &[u8]) -> Duration {

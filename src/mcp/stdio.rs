@@ -3,7 +3,8 @@
 //!
 //! Guarantees: one message takes at most [`FRAME_BYTES_MAX`] bytes and [`FRAME_PARTS_MAX`] values;
 //! a line that is longer, has more values or is nested too deeply ends the connection with a
-//! reason. Lines that are not JSON are skipped, up to a thousand in a row. A response that is JSON
+//! reason. Lines that are not JSON are skipped, up to a thousand in a row. What is read has a bound
+//! in a second, so a flood of lines that are ignored fills the pipe. A response that is JSON
 //! but not valid MCP fails its request at once. A server that does not read its input ends the
 //! connection.
 
@@ -23,8 +24,11 @@ use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader},
     sync::{Mutex, Semaphore},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
+
+use super::intake::Intake;
 
 /// Largest message, in bytes: enough for a large image in a result.
 pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -81,6 +85,9 @@ pub(super) struct Stdio<R, W> {
     line: Vec<u8>,
     scan: Scan,
     junk: u32,
+    intake: Intake,
+    /// When reading may go on.
+    next: Instant,
     write: Arc<Mutex<Option<W>>>,
     writes: Arc<Semaphore>,
     broken: CancellationToken,
@@ -94,6 +101,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
             line: Vec::new(),
             scan: Scan::default(),
             junk: 0,
+            intake: Intake::new(),
+            next: Instant::now(),
             write: Arc::new(Mutex::new(Some(write))),
             writes: Arc::new(Semaphore::new(WRITES_MAX)),
             broken: CancellationToken::new(),
@@ -108,7 +117,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
             let available = tokio::select! {
                 biased;
                 () = self.broken.cancelled() => return false,
-                available = self.read.fill_buf() => available,
+                available = paced(&mut self.read, self.next) => available,
             };
             let Ok(available) = available else {
                 return false;
@@ -117,15 +126,17 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
                 return false;
             }
             let newline = memchr::memchr(b'\n', available);
-            let taken = newline.unwrap_or(available.len());
+            let taken = newline.map_or(available.len(), |at| at + 1);
             let part = available.get(..taken).unwrap_or_default();
+            self.next = self.intake.read(part);
             if let Err(problem) = self.scan.take(part) {
                 self.fault.refuse(&problem);
                 return false;
             }
             self.line.extend_from_slice(part);
-            self.read.consume(taken + usize::from(newline.is_some()));
+            self.read.consume(taken);
             if newline.is_some() {
+                self.intake.take_values(self.scan.values());
                 self.scan = Scan::default();
                 return true;
             }
@@ -154,6 +165,14 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send + 'static> Stdio<
             }
         }
     }
+}
+
+/// The next bytes, once reading may go on. Cancel safe.
+async fn paced<R: AsyncRead + Unpin>(read: &mut BufReader<R>, next: Instant) -> io::Result<&[u8]> {
+    if next > Instant::now() {
+        sleep_until(next).await;
+    }
+    read.fill_buf().await
 }
 
 /// A parsed line.
@@ -388,6 +407,23 @@ mod tests {
 
             assert!(stdio.receive().await.is_none(), "{expected}");
             assert_eq!(fault.reason(), Some(expected));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_that_are_ignored_and_messages_of_many_values_come_at_a_bounded_pace() {
+        let values = "0,".repeat(100_000);
+        let unknown = format!(
+            "{{\"jsonrpc\":\"2.0\",\"method\":\"x/y\",\"params\":{{\"a\":[{values}0]}}}}\n"
+        );
+        for (flood, seconds) in [("\n".repeat(1 << 20), 14..=16), (unknown.repeat(3), 2..=4)] {
+            let (mut stdio, _) = transport(leaked(format!("{flood}{PONG}")));
+            let begun = Instant::now();
+
+            while !matches!(stdio.receive().await, Some(JsonRpcMessage::Response(_))) {}
+
+            let seconds_taken = begun.elapsed().as_secs();
+            assert!(seconds.contains(&seconds_taken), "{seconds_taken} s");
         }
     }
 

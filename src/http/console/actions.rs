@@ -64,7 +64,7 @@ async fn sent(app: &App, form: &Form, id: &str, on_busy: WhenBusy) -> Result<(),
     messages::send(
         State(app.clone()),
         caller,
-        key,
+        key.into(),
         None,
         id,
         headers,

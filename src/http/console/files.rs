@@ -103,5 +103,5 @@ pub(super) async fn live(
         return Err(Problem::not_found("page").into());
     };
     let caller = Caller(viewer.tenant);
-    Ok(events::watch(State(app), caller, key, path?, from?, headers).await?)
+    Ok(events::watch(State(app), caller, key.into(), path?, from?, headers).await?)
 }

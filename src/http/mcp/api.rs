@@ -13,7 +13,9 @@ use serde_json::Value;
 use tower_service::Service as _;
 
 use super::events::Events;
-use crate::http::{addresses::ClientAddress, answer_room::ConnectionRoom, error::REQUEST_ID};
+use crate::http::{
+    addresses::ClientAddress, answer_room::ConnectionRoom, error::REQUEST_ID, sse::WithoutText,
+};
 
 /// Bytes of an answer that is read whole: a page of 8 MiB, or one message of the largest prompt.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -33,6 +35,7 @@ pub(super) struct Asked {
     headers: Vec<(HeaderName, HeaderValue)>,
     /// The conversation that it changes.
     changes: Option<String>,
+    skips_text: bool,
 }
 
 impl Asked {
@@ -56,6 +59,14 @@ impl Asked {
     pub(super) fn changing(self, conversation: &str) -> Self {
         Self {
             changes: Some(conversation.to_owned()),
+            ..self
+        }
+    }
+
+    /// Asks for events without the text that is being written.
+    pub(super) fn without_text(self) -> Self {
+        Self {
+            skips_text: true,
             ..self
         }
     }
@@ -190,6 +201,9 @@ impl Api {
             request.headers_mut().insert(REQUEST_ID, id.clone());
         }
         request.extensions_mut().extend(self.connection.clone());
+        if asked.skips_text {
+            request.extensions_mut().insert(WithoutText);
+        }
         let response = self.router.clone().call(request).await;
         let response = response.unwrap_or_else(|never| match never {});
         match response.status() {

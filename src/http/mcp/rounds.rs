@@ -116,7 +116,17 @@ impl Call {
     async fn round_events(&self, conversation: &str, round: &str) -> Result<Events, Refused> {
         let (id, round) = (escaped(conversation), escaped(round));
         let path = format!("/v1/conversations/{id}/events?round={round}");
-        self.api.events(Asked::get(path)).await
+        self.events(Asked::get(path)).await
+    }
+
+    /// The events of a request; without the text that is being written if the client asked for no
+    /// notifications.
+    pub(super) async fn events(&self, asked: Asked) -> Result<Events, Refused> {
+        let asked = match self.context.meta.get_progress_token() {
+            Some(_) => asked,
+            None => asked.without_text(),
+        };
+        self.api.events(asked).await
     }
 
     /// Reports to the host what its user decided. A call that waits no more is no error.

@@ -80,15 +80,16 @@ pub(in crate::http) async fn message(
     let mut room = app.body_room(&tenant);
     let bytes_max = app.config.bounds.body_bytes_max;
     let body = collect(&parts.headers, body, &app, bytes_max, Some(&mut room)).await?;
-    if let Some(wrong) = malformed(&body) {
-        return Ok(wrong);
-    }
+    // Before it is parsed: that takes its time on a thread that serves others.
     if values(&body) > VALUES_MAX {
         return Err(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",
             format!("the JSON of a message is limited to {VALUES_MAX} values"),
         ));
+    }
+    if let Some(wrong) = malformed(&body) {
+        return Ok(wrong);
     }
     let Some(key) = parts.headers.remove(header::AUTHORIZATION) else {
         return Err(Problem::internal()); // `Caller` has read it.
@@ -144,6 +145,11 @@ fn no_origin(parts: &Parts) -> Result<(), Problem> {
 
 /// The answer to what is no message of the protocol.
 fn malformed(body: &[u8]) -> Option<Response> {
+    // An array can stand for an object's fields in order, which no client means.
+    let is_array = body.trim_ascii_start().starts_with(b"[");
+    if !is_array && serde_json::from_slice::<ClientJsonRpcMessage>(body).is_ok() {
+        return None;
+    }
     let value: Value = match serde_json::from_slice(body) {
         Ok(value) => value,
         Err(error) => {
@@ -160,12 +166,8 @@ fn malformed(body: &[u8]) -> Option<Response> {
         Some(id @ (Value::String(_) | Value::Number(_))) => id.clone(),
         _ => Value::Null,
     };
-    // The value is given back to the parser: a part of what it refuses is named by no error of it.
-    let is_message = serde_json::from_slice::<ClientJsonRpcMessage>(body).is_ok();
-    (!is_message).then(|| {
-        let line = "the body is no JSON-RPC message of MCP: wrong or missing fields";
-        refused(id, ErrorCode::INVALID_REQUEST, line)
-    })
+    let line = "the body is no JSON-RPC message of MCP: wrong or missing fields";
+    Some(refused(id, ErrorCode::INVALID_REQUEST, line))
 }
 
 fn refused(id: Value, code: ErrorCode, line: &str) -> Response {
@@ -214,25 +216,29 @@ mod tests {
     use super::*;
     use crate::{
         Host,
-        http::{HttpConfig, Keys, shared::Shared},
+        http::{HttpConfig, Keys, shared::Shared, sse::WithoutText},
     };
 
-    #[tokio::test]
-    async fn a_message_counts_until_the_answer_to_its_call_is_sent() {
+    async fn app() -> App {
         let host = Host::builder()
             .shared_provider(Arc::new(ScriptedModel::always(Reply::text("yes"))))
             .build()
             .await
             .unwrap();
-        let app = Arc::new(Shared::new(
-            host,
-            HttpConfig::new(Keys::new()),
-            Bytes::new(),
-        ));
-        let acme = TenantId::new("acme").unwrap();
-        let arguments = json!({"conversation_id": "c", "round_id": "r"});
+        let config = HttpConfig::new(Keys::new());
+        Arc::new(Shared::new(host, config, Bytes::new()))
+    }
+
+    /// Calls a tool of a server whose own requests `inside` answers.
+    async fn called(
+        app: &App,
+        inside: Router,
+        tool: &str,
+        arguments: Value,
+        meta: Value,
+    ) -> Response {
         let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {
-            "name": "get_round", "arguments": arguments, "_meta": {"note": "x".repeat(100_000)},
+            "name": tool, "arguments": arguments, "_meta": meta,
         }});
         let call = Request::post("/mcp")
             .header("host", "a")
@@ -241,18 +247,48 @@ mod tests {
             .header("content-type", "application/json")
             .body(Body::from(call.to_string()))
             .unwrap();
-        // The request that the call makes is never answered.
-        let inside = Inside(Router::new().fallback(pending::<StatusCode>));
-        let connection = ConnectionRoom::new(&app.config.bounds);
-
         let answer = message(
             State(app.clone()),
-            Caller(acme.clone()),
-            Extension(inside),
-            Extension(connection),
+            Caller(TenantId::new("acme").unwrap()),
+            Extension(Inside(inside)),
+            Extension(ConnectionRoom::new(&app.config.bounds)),
             call,
         );
-        let answer = answer.await.unwrap();
+        answer.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn text_that_is_being_written_is_read_for_clients_that_follow_the_progress_only() {
+        const END: &str = "data: {\"type\":\"round_finished\",\"status\":\"completed\"}\n\n";
+        let app = &app().await;
+        let asked = async |meta: Value| {
+            let (seen, mut skips_text) = tokio::sync::mpsc::unbounded_channel();
+            let inside = Router::new().fallback(async move |request: Request<Body>| {
+                seen.send(request.extensions().get::<WithoutText>().is_some())
+                    .unwrap();
+                END
+            });
+            let answer = called(app, inside, "send_prompt", json!({"prompt": "hello"}), meta).await;
+            let body = axum::body::to_bytes(answer.into_body(), 10_000).await;
+            let body = String::from_utf8(body.unwrap().to_vec()).unwrap();
+            assert!(body.contains("completed"), "{body}");
+            skips_text.recv().await.unwrap()
+        };
+
+        assert!(asked(json!({})).await);
+        assert!(!asked(json!({"progressToken": 1})).await);
+    }
+
+    #[tokio::test]
+    async fn a_message_counts_until_the_answer_to_its_call_is_sent() {
+        let app = app().await;
+        let acme = TenantId::new("acme").unwrap();
+        let arguments = json!({"conversation_id": "c", "round_id": "r"});
+        let note = json!({"note": "x".repeat(100_000)});
+        // The request that the call makes is never answered.
+        let inside = Router::new().fallback(pending::<StatusCode>);
+
+        let answer = called(&app, inside, "get_round", arguments, note).await;
         assert_eq!(answer.status(), 200);
         let during = app.body_bytes(&acme);
         drop(answer);

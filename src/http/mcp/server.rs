@@ -210,7 +210,7 @@ async fn send(call: &Call, wanted: SendPrompt) -> Result<CallToolResponse, Faile
             (round, _) => result(unfinished(conversation, round)).into(),
         });
     }
-    let events = call.api.events(asked).await?;
+    let events = call.events(asked).await?;
     Ok(call.follow(events, conversation, None, None).await?)
 }
 

@@ -14,7 +14,7 @@ use callboard_actors::{
 use super::{Path, Query, single_header};
 use crate::http::{
     api::{EventFrame, WatchFrom},
-    auth::{Caller, CallerKey},
+    auth::Caller,
     error::Problem,
     shared::App,
     sse,
@@ -41,7 +41,7 @@ use crate::http::{
 pub(in crate::http) async fn watch(
     State(app): State<App>,
     Caller(tenant): Caller,
-    key: CallerKey,
+    viewer: sse::Viewer,
     Path(id): Path<String>,
     Query(from): Query<WatchFrom>,
     headers: HeaderMap,
@@ -83,7 +83,7 @@ pub(in crate::http) async fn watch(
             sse::Source::Round(reply)
         }
     };
-    Ok(sse::respond(&app, source, watching, key))
+    Ok(sse::respond(&app, source, watching, viewer))
 }
 
 fn cursor(name: &str, text: &str) -> Result<EventId, Problem> {

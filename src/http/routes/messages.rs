@@ -27,7 +27,7 @@ use crate::http::{
         Accepted, Answer, DEADLINE_MS_MAX, EventFrame, History, HistoryPage, MessageForm,
         MessageRequest,
     },
-    auth::{Caller, CallerKey},
+    auth::Caller,
     body::Messages,
     error::Problem,
     shared::{App, scope},
@@ -71,7 +71,7 @@ pub(super) const PAGE_MAX: usize = 1000;
 pub(in crate::http) async fn send(
     State(app): State<App>,
     Caller(tenant): Caller,
-    caller_key: CallerKey,
+    viewer: sse::Viewer,
     connection: Option<Extension<ConnectionRoom>>,
     Path(id): Path<String>,
     headers: HeaderMap,
@@ -117,7 +117,7 @@ pub(in crate::http) async fn send(
     let replayed = reply.is_replayed();
     let mut response = match (form, watching) {
         (Form::Stream, Some(watching)) => {
-            sse::respond(&app, sse::Source::Round(reply), watching, caller_key)
+            sse::respond(&app, sse::Source::Round(reply), watching, viewer)
         }
         (Form::Async, _) => accepted(&scope, &reply),
         (Form::Stream | Form::Plain, _) => {

@@ -189,6 +189,16 @@ impl CommandGroup {
         }
     }
 
+    /// Gives the group what others leave of the processors, where groups have weights.
+    pub(super) fn give_way(&self) {
+        for (_, folder) in &self.folders {
+            let weight = folder.join("cpu.weight");
+            if weight.exists() {
+                let _ = fs::write(weight, "1");
+            }
+        }
+    }
+
     fn read(&self, name: &str) -> Option<String> {
         self.folders
             .iter()
@@ -336,9 +346,14 @@ fn places(own: &str, mounts: &str) -> Result<(Version, Vec<Place>), String> {
 /// marked so by systemd, or writable for an unprivileged user.
 fn version_two(own: &Path) -> Result<Place, String> {
     let bounds = |parent: &Path| {
-        is_writable(&parent.join("cgroup.procs"))
-            && (lists(&parent.join("cgroup.subtree_control"), "memory")
-                || fs::write(parent.join("cgroup.subtree_control"), "+memory +pids").is_ok())
+        let enabled = parent.join("cgroup.subtree_control");
+        let is_bounded = is_writable(&parent.join("cgroup.procs"))
+            && (lists(&enabled, "memory") || fs::write(&enabled, "+memory +pids").is_ok());
+        if is_bounded && !lists(&enabled, "cpu") {
+            // Commands can give way then; they do by their sessions where this fails.
+            let _ = fs::write(&enabled, "+cpu");
+        }
+        is_bounded
     };
     if bounds(own) {
         return Ok(Place {

@@ -24,12 +24,13 @@ use super::{
     hidden_memory::{HiddenMemory, open_files, open_sockets, sockets_in_use},
     launch::{AtGate, Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
-    processes::{Held, Paused, Processes, kill, kill_group, memory_of, pidfd},
+    processes::{Held, Paused, Processes, below, kill, kill_group, memory_of, pidfd},
     progress::{Line, ProgressSender},
     scarce,
     search::Candidate,
     tables::Tables,
     termination::{Group, Kill, Needs, Terminate},
+    turns::Sessions,
     words::{COVERED, Words, rename, take_word},
 };
 use crate::{fair::Place, mask, sandbox::fs::Disk};
@@ -58,6 +59,9 @@ const RECOUNT_SHARE: u64 = 16;
 
 /// Buffers read from one stream in a pass, so that a flood of output does not starve other jobs.
 const READS_MAX: usize = 16;
+
+/// How long a command is looked at often for its session. Some have none of their own.
+const BEGINS_MAX: Duration = Duration::from_secs(2);
 
 /// Why the host ended a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +139,8 @@ pub(super) struct Job {
     /// Its open files.
     tables: Tables,
     tenant: Option<TenantId>,
+    sessions: Sessions,
+    began: Instant,
     /// Number of open files when its sockets were last counted.
     counted_files: u64,
     nonce: String,
@@ -198,6 +204,8 @@ impl Job {
             held: Held::default(),
             tables: Tables::default(),
             tenant: launch.tenant,
+            sessions: Sessions::default(),
+            began: Instant::now(),
             counted_files: 0,
             nonce: launch.nonce,
             shown: launch.shown,
@@ -478,6 +486,32 @@ impl Job {
 
     pub(super) fn tenant(&self) -> Option<&TenantId> {
         self.tenant.as_ref()
+    }
+
+    /// Lets the commands of other tenants go first from now on.
+    pub(super) fn give_way(&mut self) {
+        if let Some(group) = self.group.as_ref().filter(|_| !self.gives_way()) {
+            group.give_way();
+        }
+        self.sessions.give_way();
+    }
+
+    pub(super) fn gives_way(&self) -> bool {
+        self.sessions.do_give_way()
+    }
+
+    /// Gives new sessions of the command the place among others that it has.
+    pub(super) fn take_turns(&mut self, all: &Processes) {
+        self.sessions.look_at(&all.tree(self.pid));
+    }
+
+    /// The same for a command that has just begun. Returns whether more is to do.
+    pub(super) fn begin_turns(&mut self) -> bool {
+        let is_new = self.sessions.are_awaited() && self.began.elapsed() < BEGINS_MAX;
+        if is_new {
+            self.sessions.look_at(&below(self.pid));
+        }
+        self.sessions.go_on()
     }
 
     /// The job as one that may keep what is gone.

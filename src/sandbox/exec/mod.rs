@@ -40,6 +40,7 @@ mod start;
 mod tables;
 mod termination;
 mod thread;
+mod turns;
 pub(super) mod watchdog;
 pub(super) mod words;
 

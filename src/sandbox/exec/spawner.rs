@@ -9,7 +9,7 @@ use std::{
     os::fd::OwnedFd,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     time::Duration,
@@ -24,6 +24,7 @@ use super::{
     launch::{Launch, Order},
     parked::ControlGroups,
     thread::Thread,
+    turns::Turns,
     watchdog::Watchdog,
 };
 use crate::{
@@ -54,6 +55,7 @@ struct Inner {
     places: Arc<FairPlaces>,
     piped: Arc<Semaphore>,
     watchdog: Watchdog,
+    among_tenants: Arc<AtomicBool>,
     /// Number of scans of all processes made to end some.
     #[cfg(test)]
     scans: Arc<AtomicU64>,
@@ -99,6 +101,8 @@ impl Spawner {
             .unwrap_or(u64::MAX);
         let scans = Arc::<AtomicU64>::default();
         let counter = scans.clone();
+        let among_tenants = Arc::<AtomicBool>::default();
+        let turns = Turns::new(among_tenants.clone());
         std::thread::Builder::new()
             .name("callboard-spawner".to_owned())
             .spawn(move || {
@@ -108,7 +112,7 @@ impl Spawner {
                 // If the user's quota of keys runs out later, processes share this keyring instead of
                 // the host's.
                 let _ = keys::join_new_session();
-                Thread::new(inbox, woken, counter, groups).run();
+                Thread::new(inbox, woken, counter, groups, turns).run();
             })?;
         Ok(Self(Arc::new(Inner {
             orders,
@@ -117,9 +121,18 @@ impl Spawner {
             places: FairPlaces::new(commands_max(files), COMMANDS_WAITING),
             piped: Arc::new(Semaphore::new(PIPED_MAX)),
             watchdog: Watchdog::default(),
+            among_tenants,
             #[cfg(test)]
             scans,
         })))
+    }
+
+    /// Lets the commands of a tenant that have run for two seconds together give way to those that
+    /// begin. Commands of one user need no such turns.
+    #[must_use]
+    pub fn among_tenants(self) -> Self {
+        self.0.among_tenants.store(true, Ordering::Relaxed);
+        self
     }
 
     /// The watchdog, which sweeps if this process is killed.

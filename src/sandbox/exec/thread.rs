@@ -32,6 +32,7 @@ use super::{
     processes::{Paused, Processes, total},
     scarce, search,
     termination::{Terminate, Terminator},
+    turns::Turns,
 };
 use crate::{fair::Place, mask};
 
@@ -140,6 +141,7 @@ pub(super) struct Thread {
     checked_at: Instant,
     check_interval: Duration,
     limit_check: Option<LimitCheck>,
+    turns: Turns,
     read_at: Instant,
     /// When the next search for the command that keeps what is gone may begin.
     next_search: Instant,
@@ -186,6 +188,7 @@ impl Thread {
         woken: OwnedFd,
         scans: Arc<AtomicU64>,
         groups: ControlGroups,
+        turns: Turns,
     ) -> Self {
         let now = Instant::now();
         Self {
@@ -200,6 +203,7 @@ impl Thread {
             checked_at: now,
             check_interval: CHECK_INTERVAL,
             limit_check: None,
+            turns,
             read_at: now,
             next_search: now,
             files_due: now,
@@ -438,11 +442,18 @@ impl Thread {
                 self.usual = now_total;
             }
             is_due = is_due || self.loses_memory(now);
+            if self.turns.are_taken() {
+                // The kernel may allow one change in a tenth of a second: those that give way first.
+                let mut jobs: Vec<_> = self.jobs.values_mut().collect();
+                jobs.sort_by_key(|job| !job.gives_way());
+                jobs.into_iter().any(Job::begin_turns);
+            }
             self.check_sockets();
             self.check_losses();
         }
         if is_due {
             let all = Processes::read();
+            self.take_turns(&all, now);
             self.check_memory(&all);
             self.check_gone(&all);
             self.limit_check = Some(LimitCheck {
@@ -482,6 +493,22 @@ impl Thread {
                     .saturating_sub(CHECK_INTERVAL)
                     .max(HURRIED_READ_INTERVAL);
         rested && at_check.saturating_sub(available) > LOSS
+    }
+
+    /// Lets the commands of tenants whose commands have run long enough give way to others.
+    fn take_turns(&mut self, all: &Processes, now: Instant) {
+        if !self.turns.are_taken() {
+            return;
+        }
+        let running = || self.jobs.values().filter(|job| job.is_running());
+        self.turns.count(running().filter_map(Job::tenant), now);
+        for job in self.jobs.values_mut().filter(|job| job.is_running()) {
+            let Some(tenant) = job.tenant() else { continue };
+            if self.turns.give_way(tenant) {
+                job.give_way();
+            }
+            job.take_turns(all);
+        }
     }
 
     /// Checks the sockets of commands without a control group.
@@ -843,6 +870,33 @@ mod tests {
         commands.join_all().await;
     }
 
+    #[tokio::test]
+    async fn a_command_that_has_run_goes_behind_those_that_begin() {
+        let Ok(own) = std::fs::read_to_string("/proc/self/autogroup") else {
+            eprintln!("note: this kernel has no sessions that give way");
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap().among_tenants();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        // In a session of its own, as behind a boundary: until it gives way, or for half a minute.
+        let waits = "setsid -w bash -c 'for i in {1..300}; do read -r a </proc/self/autogroup; \
+             if [[ $a == *\" nice 19\" ]]; then echo behind; exit; fi; sleep 0.1; done; echo \"$a\"'";
+        let exec = Exec {
+            tenant: Some("acme".parse().unwrap()),
+            ..Exec::new(waits)
+        };
+
+        let behind = sandbox.exec(exec, CancellationToken::new()).await.unwrap();
+
+        assert_eq!(behind.stdout, "behind\n");
+        assert_eq!(
+            std::fs::read_to_string("/proc/self/autogroup").unwrap(),
+            own
+        );
+    }
+
     fn launch() -> Box<Launch> {
         Box::new(Launch {
             tenant: None,
@@ -886,7 +940,8 @@ mod tests {
     fn a_command_that_waits_for_its_start_can_be_cancelled_and_a_turn_starts_only_some() {
         let (orders, inbox) = mpsc::channel();
         let (woken, _wake) = rustix::pipe::pipe().unwrap();
-        let mut thread = Thread::new(inbox, woken, Arc::default(), ControlGroups::Off);
+        let turns = Turns::new(Arc::default());
+        let mut thread = Thread::new(inbox, woken, Arc::default(), ControlGroups::Off, turns);
         let mut answers: Vec<_> = (0..STARTS as u64 + 2)
             .map(|id| {
                 let (reply, answer) = oneshot::channel();

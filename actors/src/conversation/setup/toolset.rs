@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    chat::{RawJson, ToolDefinition, is_tool_name},
+    chat::{RawJson, ToolDefinition, ambiguity, is_tool_name},
     limits::TOOL_INPUT_BYTES_MAX,
     ports::{SchemaCheck, Schemas, Tool, ToolSpec},
     tool::{OutputLevel, ToolError},
@@ -182,6 +182,9 @@ impl Toolset {
                 input.as_str().len()
             );
             return Err(ToolError::invalid(message));
+        }
+        if let Some(why) = ambiguity(input.as_str()) {
+            return Err(ToolError::invalid(format!("the arguments: {why}")));
         }
         let (level, without_level) = if known.has_levels {
             take_level(input)?
@@ -372,6 +375,23 @@ mod tests {
                 .message
                 .ends_with("the tools are: srv__b"),
             "its error names its own tools only"
+        );
+    }
+
+    #[test]
+    fn arguments_that_readers_understand_in_different_ways_are_refused() {
+        let set = three();
+        let checked = |json: &str| set.check_arguments("a", &RawJson::from_text(json).unwrap());
+        let refused = |json: &str| checked(json).err().unwrap().message;
+
+        assert!(checked(r#"{"path":"x"}"#).is_ok());
+        assert_eq!(
+            refused(r#"{"path":"shown","path":"used"}"#),
+            "the arguments: the field `path` is there twice"
+        );
+        assert_eq!(
+            refused(r#"{"path":"x","lines":[18446744073709551617]}"#),
+            "the arguments: the number 18446744073709551617 has more digits than are kept: send it as text"
         );
     }
 

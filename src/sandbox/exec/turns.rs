@@ -1,0 +1,253 @@
+//! Which commands go first where the processors are busy. A command of many processes that start and
+//! end without a pause keeps the ones that are about to begin waiting for seconds, though each has a
+//! fair part of the time.
+//!
+//! So the commands of a tenant give way once they have run for [`FRESH`] together: where the
+//! processors are busy they get what others leave, a seventieth at least. A tenant whose commands
+//! rest gets the time back. A command that gives way does so until it ends.
+//!
+//! The kernel divides processors among sessions (autogroups) first, so a session is what gives way.
+//! A new session of a command does at the next look. Where the host is in a control group with a
+//! weight of its own, sessions count for nothing, and the weight of the command's group does.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs,
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use callboard_actors::ids::TenantId;
+
+/// How long the commands of a tenant run before they give way.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// One part in this many of the time in which no command of a tenant runs is given back.
+const BACK_SHARE: u32 = 10;
+
+/// Longest time between two counts that counts as run: they are made at least that often while
+/// commands run.
+const COUNTED_MAX: Duration = Duration::from_secs(1);
+
+/// Processes of a command that are looked at in one call; each takes about ten microseconds.
+const LOOKS_MAX: usize = 64;
+
+/// Niceness of the sessions of a command from its begin, so that the host goes first, and once it
+/// gives way.
+const BEGUN: i32 = 5;
+const GIVES_WAY: i32 = 19;
+
+/// How long the commands of each tenant have run.
+#[derive(Debug)]
+pub(super) struct Turns {
+    used: HashMap<TenantId, Duration>,
+    /// How many commands of each ran at the last count, and when that was.
+    running: HashMap<TenantId, u32>,
+    counted: Option<Instant>,
+    /// Whether there may be commands of several tenants.
+    among_tenants: Arc<AtomicBool>,
+}
+
+impl Turns {
+    pub(super) fn new(among_tenants: Arc<AtomicBool>) -> Self {
+        Self {
+            used: HashMap::new(),
+            running: HashMap::new(),
+            counted: None,
+            among_tenants,
+        }
+    }
+
+    /// Takes the tenants of the commands that run now, each once for each command, and counts the time
+    /// since the last call for those that ran then.
+    pub(super) fn count<'a>(&mut self, running: impl Iterator<Item = &'a TenantId>, now: Instant) {
+        let passed = self.counted.map_or(Duration::ZERO, |at| now - at);
+        self.counted = Some(now);
+        // Nothing is counted while no command runs.
+        let ran = passed.min(COUNTED_MAX);
+        for (tenant, used) in &mut self.used {
+            let commands = self.running.get(tenant).copied().unwrap_or_default();
+            let rested = if commands == 0 { passed } else { passed - ran };
+            // What is beyond is not remembered: the time comes back within some tens of seconds.
+            *used = (*used + ran * commands).min(2 * FRESH);
+            *used = used.saturating_sub(rested / BACK_SHARE);
+        }
+        self.running.clear();
+        for tenant in running {
+            *self.running.entry(tenant.clone()).or_default() += 1;
+            self.used.entry(tenant.clone()).or_default();
+        }
+        self.used
+            .retain(|tenant, used| !used.is_zero() || self.running.contains_key(tenant));
+    }
+
+    /// Whether commands are those of tenants.
+    pub(super) fn are_taken(&self) -> bool {
+        self.among_tenants.load(Ordering::Relaxed)
+    }
+
+    /// Whether the commands of a tenant give way to those of others.
+    pub(super) fn give_way(&self, tenant: &TenantId) -> bool {
+        self.are_taken() && self.used.get(tenant).is_some_and(|used| *used >= FRESH)
+    }
+}
+
+/// The sessions of a command among those of tenants.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    /// Their niceness.
+    niceness: i32,
+    /// Whether one was found.
+    have_begun: bool,
+    /// Processes looked at so far.
+    looked: usize,
+    /// Processes, one of each session that has not this niceness yet. An unprivileged host may change
+    /// one session in a tenth of a second.
+    due: Vec<i32>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            niceness: BEGUN,
+            have_begun: false,
+            looked: 0,
+            due: Vec::new(),
+        }
+    }
+}
+
+impl Sessions {
+    /// Whether none is known: the command makes its session when it begins.
+    pub(super) fn are_awaited(&self) -> bool {
+        !self.have_begun
+    }
+
+    /// Lets them give way from now on.
+    pub(super) fn give_way(&mut self) {
+        self.niceness = GIVES_WAY;
+    }
+
+    /// Whether they give way.
+    pub(super) fn do_give_way(&self) -> bool {
+        self.niceness == GIVES_WAY
+    }
+
+    /// Changes those of these processes that have not their niceness. Looks at some of many
+    /// processes, and at the next ones in the next call.
+    pub(super) fn look_at(&mut self, tree: &[i32]) {
+        let own = session(std::process::id());
+        let mut found = HashSet::new();
+        self.due.clear();
+        let looks = tree.len().min(LOOKS_MAX);
+        let from = self.looked % tree.len().max(1);
+        self.looked = from + looks;
+        for pid in tree.iter().cycle().skip(from).take(looks) {
+            let Some((name, niceness)) = session(pid) else {
+                continue;
+            };
+            let is_own = own.as_ref().is_none_or(|(own, _)| *own == name);
+            self.have_begun |= !is_own;
+            if !is_own && niceness < self.niceness && found.insert(name) {
+                self.due.push(*pid);
+            }
+        }
+        self.go_on();
+    }
+
+    /// Goes on where the kernel let no more be changed. Returns whether more are to come.
+    pub(super) fn go_on(&mut self) -> bool {
+        while let Some(pid) = self.due.first() {
+            let file = format!("/proc/{pid}/autogroup");
+            match fs::write(file, self.niceness.to_string()) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                _ => self.due.remove(0),
+            };
+        }
+        false
+    }
+}
+
+/// The name of a process's session for the scheduler, and its niceness. `None` where the kernel has
+/// no such sessions.
+fn session(pid: impl std::fmt::Display) -> Option<(String, i32)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/autogroup")).ok()?;
+    let (name, niceness) = text.trim_end().split_once(" nice ")?;
+    Some((name.to_owned(), niceness.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenants() -> (TenantId, TenantId) {
+        (
+            TenantId::new("acme").unwrap(),
+            TenantId::new("zeta").unwrap(),
+        )
+    }
+
+    /// Counts twice a second until `ms` after the last time.
+    fn pass(turns: &mut Turns, at: &mut Instant, ms: u64, running: &[&TenantId]) {
+        turns.count(running.iter().copied(), *at);
+        for _ in 0..ms / 500 {
+            *at += Duration::from_millis(500);
+            turns.count(running.iter().copied(), *at);
+        }
+    }
+
+    #[test]
+    fn commands_of_a_tenant_give_way_after_their_time_and_get_it_back_by_resting() {
+        let (acme, zeta) = tenants();
+        let mut turns = Turns::new(Arc::new(true.into()));
+        let mut at = Instant::now();
+
+        pass(&mut turns, &mut at, 1_500, &[&acme]);
+        assert!(!turns.give_way(&acme));
+        pass(&mut turns, &mut at, 3_500, &[&acme]);
+        turns.among_tenants.store(false, Ordering::Relaxed);
+        assert!(!turns.give_way(&acme), "there are no others");
+        turns.among_tenants.store(true, Ordering::Relaxed);
+        pass(&mut turns, &mut at, 1_500, &[&acme, &zeta]);
+        assert!(turns.give_way(&acme) && !turns.give_way(&zeta));
+        pass(&mut turns, &mut at, 500, &[&zeta]);
+        assert!(turns.give_way(&acme) && turns.give_way(&zeta));
+        // Two seconds beyond the bound are remembered, and a tenth of the time comes back.
+        pass(&mut turns, &mut at, 1_000, &[]);
+        assert!(turns.give_way(&acme) && !turns.give_way(&zeta));
+        pass(&mut turns, &mut at, 20_000, &[]);
+        assert!(!turns.give_way(&acme));
+    }
+
+    #[test]
+    fn two_commands_at_a_time_take_twice_the_time() {
+        let (acme, zeta) = tenants();
+        let mut turns = Turns::new(Arc::new(true.into()));
+
+        pass(
+            &mut turns,
+            &mut Instant::now(),
+            1_000,
+            &[&acme, &acme, &zeta],
+        );
+
+        assert!(turns.give_way(&acme) && !turns.give_way(&zeta));
+    }
+
+    #[test]
+    fn tenants_whose_commands_have_rested_are_forgotten_and_idle_time_is_not_counted() {
+        let (acme, zeta) = tenants();
+        let mut turns = Turns::new(Arc::new(true.into()));
+        let mut at = Instant::now();
+        pass(&mut turns, &mut at, 500, &[&acme, &zeta]);
+
+        at += Duration::from_secs(3600);
+        turns.count([&acme].into_iter(), at);
+
+        assert_eq!(turns.used, HashMap::from([(acme, Duration::ZERO)]));
+    }
+}
