@@ -44,6 +44,9 @@ pub(super) struct Problem {
     /// When to retry, in milliseconds from now; `Retry-After` has it in seconds, rounded up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_ms: Option<u64>,
+    /// Whether the prompt of the request is stored: sent again, it would run twice.
+    #[serde(skip)]
+    pub(super) is_stored: bool,
 }
 
 impl Problem {
@@ -60,6 +63,7 @@ impl Problem {
             detail: detail.into(),
             pointer: None,
             retry_after_ms: None,
+            is_stored: false,
         }
     }
 
@@ -143,6 +147,11 @@ impl Problem {
         let detail = "the conversation moves to another host at this moment; retry in a moment";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "owned_elsewhere", detail)
             .after(Some(RETRY_AFTER_MS))
+    }
+
+    /// Whether another host has taken the conversation.
+    pub(super) fn is_taken(&self) -> bool {
+        ["owned_elsewhere", "session_in_use"].contains(&&*self.code)
     }
 
     pub(super) fn too_many(code: &str, detail: impl Into<String>) -> Self {
@@ -300,7 +309,11 @@ impl From<OutcomeError> for Problem {
                     "interrupted" | "withdrawn" | "deleted" => StatusCode::CONFLICT,
                     _ => StatusCode::SERVICE_UNAVAILABLE,
                 };
-                Self::new(status, code, detail).after(failure.retry_after_ms)
+                let problem = Self::new(status, code, detail).after(failure.retry_after_ms);
+                Self {
+                    is_stored: true,
+                    ..problem
+                }
             }
             OutcomeError::Expired => Self::new(StatusCode::GONE, code, detail),
             _ => Self::new(StatusCode::BAD_GATEWAY, code, detail),

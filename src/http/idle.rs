@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -23,6 +23,9 @@ pub(super) struct OpenRequests(Arc<Open>);
 #[derive(Debug)]
 struct Open {
     count: AtomicUsize,
+    /// How often the connection was polled, and in which poll the last request was answered.
+    polls: AtomicU64,
+    answered_in: AtomicU64,
     /// When the last request was answered; at first, when the connection was accepted.
     last: Mutex<Instant>,
 }
@@ -31,6 +34,8 @@ impl OpenRequests {
     pub(super) fn new() -> Self {
         Self(Arc::new(Open {
             count: AtomicUsize::new(0),
+            polls: AtomicU64::new(1),
+            answered_in: AtomicU64::new(0),
             last: Mutex::new(Instant::now()),
         }))
     }
@@ -39,6 +44,18 @@ impl OpenRequests {
     pub(super) fn begin(&self) -> OpenRequest {
         self.0.count.fetch_add(1, Ordering::Relaxed);
         OpenRequest(self.0.clone())
+    }
+
+    /// Counts a poll of the connection.
+    pub(super) fn polled(&self) {
+        self.0.polls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether a request that begins now was sent before the one before it was answered: it begins in
+    /// the poll in which that ended.
+    pub(super) fn are_pipelined(&self) -> bool {
+        let polls = self.0.polls.load(Ordering::Relaxed);
+        self.0.answered_in.load(Ordering::Relaxed) == polls
     }
 
     /// Waits until the connection had no request for `idle`.
@@ -73,6 +90,8 @@ impl OpenRequest {
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         *self.0.last.lock() = Instant::now();
+        let polls = self.0.polls.load(Ordering::Relaxed);
+        self.0.answered_in.store(polls, Ordering::Relaxed);
         self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{
     convert::Infallible,
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -25,6 +25,7 @@ use hyper_util::{
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -49,6 +50,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Concurrent streams of one HTTP/2 connection.
 const HTTP2_STREAMS_MAX: u32 = 100;
+
+/// Pipelined requests that begin at a time, of all connections. A connection has its next request at
+/// hand when it has answered one: a thousand such connections would leave no turn for others.
+const PIPELINED_MAX: usize = 8;
 
 /// Unsent response bytes buffered for an HTTP/2 connection whose client does not read.
 const SEND_BYTES_MAX: usize = 64 * 1024;
@@ -104,6 +109,7 @@ pub async fn serve(
         tokio::spawn(end_moved(peers.clone(), Arc::downgrade(&app.watched)));
     }
     let server = Server {
+        pipelined: Arc::new(Semaphore::new(PIPELINED_MAX)),
         builder: builder(&app.config.bounds),
         router: served(routes, &app, &app.config.redactor),
         closing: app.closing.clone(),
@@ -193,6 +199,7 @@ fn builder(bounds: &HttpBounds) -> auto::Builder<TokioExecutor> {
 struct Server {
     builder: auto::Builder<TokioExecutor>,
     router: Router,
+    pipelined: Arc<Semaphore>,
     closing: CancellationToken,
 }
 
@@ -215,6 +222,7 @@ impl Server {
         let service = TowerToHyperService::new(Counting {
             router: self.router.clone(),
             requests: requests.clone(),
+            pipelined: self.pipelined.clone(),
             client: place.client(),
             room: ConnectionRoom::new(bounds),
         });
@@ -222,8 +230,12 @@ impl Server {
         let idle_max = bounds.header_within;
         async move {
             let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+            let served = poll_fn(|context| {
+                requests.polled();
+                connection.as_mut().poll(context)
+            });
             let ended = tokio::select! {
-                ended = connection.as_mut() => Some(ended),
+                ended = served => Some(ended),
                 () = closing.cancelled() => {
                     connection.as_mut().graceful_shutdown();
                     Some(connection.await)
@@ -246,6 +258,7 @@ impl Server {
 struct Counting {
     router: Router,
     requests: OpenRequests,
+    pipelined: Arc<Semaphore>,
     client: ClientAddress,
     room: ConnectionRoom,
 }
@@ -265,10 +278,34 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         request.extensions_mut().insert(self.room.clone());
         request.extensions_mut().insert(self.client);
+        let pipelined = self
+            .requests
+            .are_pipelined()
+            .then(|| self.pipelined.clone());
         let open = self.requests.begin();
         let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| open.until_sent(body))) })
+        Box::pin(async move {
+            let answer = match pipelined {
+                Some(places) => in_turn(&places, answer).await?,
+                None => answer.await?,
+            };
+            Ok(answer.map(|body| open.until_sent(body)))
+        })
     }
+}
+
+/// Begins the work of a request when it has a place, and goes on with it without one.
+async fn in_turn<T>(places: &Semaphore, work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    // Never closed.
+    let mut place = places.acquire().await.ok();
+    tokio::task::yield_now().await;
+    poll_fn(|context| {
+        let polled = work.as_mut().poll(context);
+        place.take();
+        polled
+    })
+    .await
 }
 
 #[cfg(test)]
@@ -290,6 +327,80 @@ mod tests {
             (SOCKET_BYTES_MAX..=2 * SOCKET_BYTES_MAX).contains(&held) && stream.nodelay().unwrap(),
             "{held}"
         );
+    }
+
+    #[tokio::test]
+    async fn pipelined_requests_begin_few_at_a_time() {
+        let places = Semaphore::new(2);
+        let begun = std::cell::Cell::new(0);
+        let work = || async {
+            begun.set(begun.get() + 1);
+            std::future::pending::<()>().await;
+        };
+        let mut all = Vec::new();
+        for _ in 0..6 {
+            all.push(Box::pin(in_turn(&places, work())));
+        }
+        let mut seen = Vec::new();
+
+        for _ in 0..4 {
+            poll_fn(|context| {
+                for work in &mut all {
+                    assert!(work.as_mut().poll(context).is_pending());
+                }
+                Poll::Ready(())
+            })
+            .await;
+            seen.push(begun.get());
+        }
+
+        assert_eq!(seen, [0, 2, 4, 6]);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_was_sent_before_the_last_answer_waits_for_a_place() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let (mut reads, mut writes) = tokio::io::split(theirs);
+        let bounds = HttpBounds::default();
+        let requests = OpenRequests::new();
+        let pipelined = Arc::new(Semaphore::new(0));
+        let service = TowerToHyperService::new(Counting {
+            router: Router::new().fallback(async || "yes"),
+            requests: requests.clone(),
+            pipelined: pipelined.clone(),
+            client: ClientAddress(std::net::Ipv4Addr::LOCALHOST.into()),
+            room: ConnectionRoom::new(&bounds),
+        });
+        let builder = builder(&bounds);
+        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(ours), service));
+        let served = poll_fn(|context| {
+            requests.polled();
+            connection.as_mut().poll(context)
+        });
+        let client = async move {
+            let mut bytes = vec![0; 4096];
+            let mut answers = async |wanted: usize| {
+                let mut read = String::new();
+                while read.matches("yes").count() < wanted {
+                    let count = reads.read(&mut bytes).await.unwrap();
+                    read.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
+                }
+                assert_eq!(read.matches("yes").count(), wanted, "{read}");
+            };
+            writes.write_all(GET.as_bytes()).await.unwrap();
+            answers(1).await;
+            writes.write_all(GET.repeat(3).as_bytes()).await.unwrap();
+            answers(1).await; // The next ones wait.
+            pipelined.add_permits(1);
+            answers(2).await;
+        };
+
+        tokio::select! {
+            _ = served => panic!("the connection ended"),
+            () = client => {}
+        }
     }
 
     #[test]

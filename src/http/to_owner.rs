@@ -151,6 +151,7 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     };
     let (mut parts, body) = request.into_parts();
     let is_forwarded = parts.headers.contains_key(FORWARDED);
+    let repeats = parts.headers.get("idempotency-key").cloned();
     let place = place(&app, &mut parts).await;
     let Some(place) = place else {
         return next.run(Request::from_parts(parts, body)).await;
@@ -177,6 +178,7 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
         return next.run(request).await;
     };
     let peers = &*peers;
+    let is_taken = |response: &Response| is_taken(response, repeats.as_ref());
     // An active conversation belongs to this host, as far as it knows; if it does not any more, the
     // answer shows it. A store that is away is reported by the handler.
     let is_awake = app.host.is_awake(&scope);
@@ -326,13 +328,13 @@ async fn owner(peers: &dyn Peers, scope: &Scope) -> Option<String> {
     (!address.is_empty()).then_some(address)
 }
 
-/// Whether a request was refused because another host took the conversation meanwhile. Nothing of
-/// it was stored.
-fn is_taken(response: &Response) -> bool {
+/// Whether a request is to be sent to another host, which took the conversation meanwhile. Nothing of
+/// it was stored, or it has a key (`repeats`) by which a prompt that was stored does not run again.
+fn is_taken(response: &Response, repeats: Option<&HeaderValue>) -> bool {
     response
         .extensions()
         .get::<Problem>()
-        .is_some_and(|problem| ["owned_elsewhere", "session_in_use"].contains(&&*problem.code))
+        .is_some_and(|problem| problem.is_taken() && (!problem.is_stored || repeats.is_some()))
 }
 
 /// Sends a request on, and remembers who answered it.

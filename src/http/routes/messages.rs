@@ -368,13 +368,28 @@ fn left_open(scope: &Scope, reply: &Reply) -> Problem {
     }
 }
 
+/// The answer to a client whose round goes on at another host.
+fn moved_on(scope: &Scope, reply: &Reply, problem: Problem) -> Problem {
+    let (id, round) = (&scope.conversation, reply.round_id());
+    let detail = format!(
+        "another host has taken the conversation and goes on with the round; do not send the prompt again, its end is at /v1/conversations/{id}/events?round={round}"
+    );
+    Problem { detail, ..problem }
+}
+
 /// Waits for the round's end. A failed round is a 200 as well: its prompt is stored, and a client
 /// that retried would send it twice.
 async fn outcome(scope: &Scope, reply: &mut Reply) -> Result<Answer, Problem> {
     let end: RoundEnd = match reply.outcome().await {
         Ok(end) => end,
         Err(OutcomeError::Failed { end }) => *end,
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            let problem = Problem::from(error);
+            return Err(match problem.is_taken() {
+                true => moved_on(scope, reply, problem),
+                false => problem,
+            });
+        }
     };
     Ok(Answer::new(
         scope.conversation.clone(),

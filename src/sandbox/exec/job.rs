@@ -497,7 +497,7 @@ impl Job {
     }
 
     pub(super) fn gives_way(&self) -> bool {
-        self.sessions.do_give_way()
+        self.sessions.are_behind()
     }
 
     /// Gives new sessions of the command the place among others that it has.
@@ -507,7 +507,7 @@ impl Job {
 
     /// The same for a command that has just begun. Returns whether more is to do.
     pub(super) fn begin_turns(&mut self) -> bool {
-        let is_new = self.sessions.are_awaited() && self.began.elapsed() < BEGINS_MAX;
+        let is_new = !self.sessions.have_begun() && self.began.elapsed() < BEGINS_MAX;
         if is_new {
             self.sessions.look_at(&below(self.pid));
         }

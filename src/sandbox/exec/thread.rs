@@ -442,7 +442,7 @@ impl Thread {
                 self.usual = now_total;
             }
             is_due = is_due || self.loses_memory(now);
-            if self.turns.are_taken() {
+            if self.turns.is_on() {
                 // The kernel may allow one change in a tenth of a second: those that give way first.
                 let mut jobs: Vec<_> = self.jobs.values_mut().collect();
                 jobs.sort_by_key(|job| !job.gives_way());
@@ -497,7 +497,7 @@ impl Thread {
 
     /// Lets the commands of tenants whose commands have run long enough give way to others.
     fn take_turns(&mut self, all: &Processes, now: Instant) {
-        if !self.turns.are_taken() {
+        if !self.turns.is_on() {
             return;
         }
         let running = || self.jobs.values().filter(|job| job.is_running());

@@ -12,8 +12,8 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs,
-    io::ErrorKind,
+    fs::File,
+    io::{ErrorKind, Read as _, Write as _},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -35,6 +35,9 @@ const COUNTED_MAX: Duration = Duration::from_secs(1);
 
 /// Processes of a command that are looked at in one call; each takes about ten microseconds.
 const LOOKS_MAX: usize = 64;
+
+/// Sessions of a command that are changed after one call.
+const DUE_MAX: usize = 8;
 
 /// Niceness of the sessions of a command from its begin, so that the host goes first, and once it
 /// gives way.
@@ -86,13 +89,13 @@ impl Turns {
     }
 
     /// Whether commands are those of tenants.
-    pub(super) fn are_taken(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.among_tenants.load(Ordering::Relaxed)
     }
 
     /// Whether the commands of a tenant give way to those of others.
     pub(super) fn give_way(&self, tenant: &TenantId) -> bool {
-        self.are_taken() && self.used.get(tenant).is_some_and(|used| *used >= FRESH)
+        self.is_on() && self.used.get(tenant).is_some_and(|used| *used >= FRESH)
     }
 }
 
@@ -105,9 +108,9 @@ pub(super) struct Sessions {
     have_begun: bool,
     /// Processes looked at so far.
     looked: usize,
-    /// Processes, one of each session that has not this niceness yet. An unprivileged host may change
-    /// one session in a tenth of a second.
-    due: Vec<i32>,
+    /// Those that have not this niceness yet, each as the file of one of its processes. An unprivileged
+    /// host may change one session in a tenth of a second.
+    due: Vec<File>,
 }
 
 impl Default for Sessions {
@@ -122,9 +125,9 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Whether none is known: the command makes its session when it begins.
-    pub(super) fn are_awaited(&self) -> bool {
-        !self.have_begun
+    /// Whether one was found: a command makes its session when it begins.
+    pub(super) fn have_begun(&self) -> bool {
+        self.have_begun
     }
 
     /// Lets them give way from now on.
@@ -133,27 +136,30 @@ impl Sessions {
     }
 
     /// Whether they give way.
-    pub(super) fn do_give_way(&self) -> bool {
+    pub(super) fn are_behind(&self) -> bool {
         self.niceness == GIVES_WAY
     }
 
     /// Changes those of these processes that have not their niceness. Looks at some of many
     /// processes, and at the next ones in the next call.
     pub(super) fn look_at(&mut self, tree: &[i32]) {
-        let own = session(std::process::id());
+        // The host's own file may be closed to itself for writing.
+        let own = std::fs::read_to_string("/proc/self/autogroup").unwrap_or_default();
+        let Some((own, _)) = named(&own) else { return };
         let mut found = HashSet::new();
         self.due.clear();
         let looks = tree.len().min(LOOKS_MAX);
         let from = self.looked % tree.len().max(1);
         self.looked = from + looks;
         for pid in tree.iter().cycle().skip(from).take(looks) {
-            let Some((name, niceness)) = session(pid) else {
+            let Some((file, name, niceness)) = session(*pid) else {
                 continue;
             };
-            let is_own = own.as_ref().is_none_or(|(own, _)| *own == name);
+            let is_own = own == name;
             self.have_begun |= !is_own;
-            if !is_own && niceness < self.niceness && found.insert(name) {
-                self.due.push(*pid);
+            let is_due = !is_own && niceness < self.niceness && self.due.len() < DUE_MAX;
+            if is_due && found.insert(name) {
+                self.due.push(file);
             }
         }
         self.go_on();
@@ -161,9 +167,8 @@ impl Sessions {
 
     /// Goes on where the kernel let no more be changed. Returns whether more are to come.
     pub(super) fn go_on(&mut self) -> bool {
-        while let Some(pid) = self.due.first() {
-            let file = format!("/proc/{pid}/autogroup");
-            match fs::write(file, self.niceness.to_string()) {
+        while let Some(file) = self.due.first_mut() {
+            match file.write(self.niceness.to_string().as_bytes()) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
                 _ => self.due.remove(0),
             };
@@ -172,12 +177,22 @@ impl Sessions {
     }
 }
 
-/// The name of a process's session for the scheduler, and its niceness. `None` where the kernel has
-/// no such sessions.
-fn session(pid: impl std::fmt::Display) -> Option<(String, i32)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/autogroup")).ok()?;
+/// The session of a process, and a file that stays that of this process. `None` where the kernel has
+/// no sessions, or the host may not change this one.
+fn session(pid: i32) -> Option<(File, String, i32)> {
+    let mut open = File::options();
+    let open = open.read(true).write(true);
+    let mut file = open.open(format!("/proc/{pid}/autogroup")).ok()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text).ok()?;
+    let (name, niceness) = named(&text)?;
+    Some((file, name.to_owned(), niceness))
+}
+
+/// The name of a session for the scheduler, and its niceness.
+fn named(text: &str) -> Option<(&str, i32)> {
     let (name, niceness) = text.trim_end().split_once(" nice ")?;
-    Some((name.to_owned(), niceness.parse().ok()?))
+    Some((name, niceness.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -210,7 +225,7 @@ mod tests {
         assert!(!turns.give_way(&acme));
         pass(&mut turns, &mut at, 3_500, &[&acme]);
         turns.among_tenants.store(false, Ordering::Relaxed);
-        assert!(!turns.give_way(&acme), "there are no others");
+        assert!(!turns.give_way(&acme), "commands of one user");
         turns.among_tenants.store(true, Ordering::Relaxed);
         pass(&mut turns, &mut at, 1_500, &[&acme, &zeta]);
         assert!(turns.give_way(&acme) && !turns.give_way(&zeta));

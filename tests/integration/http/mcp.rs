@@ -96,7 +96,7 @@ async fn is_running(server: &Server, conversation: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_message_is_refused_with_the_code_of_json_rpc() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
-    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     let deep_params = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"send_prompt","arguments":{deep}}}}}"#
     );

@@ -9,6 +9,7 @@ use callboard::{
     ids::Scope,
     ports::{BoxFuture, StoreError},
 };
+use callboard_actors::memory::MemorySessions;
 use parking_lot::Mutex;
 
 use super::*;
@@ -204,6 +205,74 @@ async fn a_prompt_that_an_owner_may_have_received_is_not_sent_again() {
         (200, Some("http://this.example".into()))
     );
     server.end().await;
+}
+
+/// Sends a prompt that waits for its model, has another host on the store take the conversation, and
+/// returns the answer to the prompt.
+async fn say_and_lose(key: Option<&str>) -> ((u16, Value), Arc<Other>) {
+    let sessions = Arc::new(MemorySessions::new());
+    let host = |reply: Reply| {
+        Host::builder()
+            .shared_provider(Arc::new(ScriptedModel::always(reply)))
+            .shared_sessions(sessions.clone())
+            .build()
+    };
+    let other = Arc::new(Other::default());
+    let peers: Arc<dyn Peers> = other.clone();
+    let setting = Setting {
+        peers: Some(peers),
+        ..Setting::default()
+    };
+    let server = Server::over(host(Reply::stall()).await.unwrap(), setting).await;
+    let path = "/v1/conversations/c/messages";
+    let mut prompt = server.ask(Method::POST, path, ACME);
+    if let Some(key) = key {
+        prompt = prompt.header("idempotency-key", key);
+    }
+    let prompt = with_json(prompt, &json!({"content": "Hi"})).send();
+    let lost = async {
+        let running = async {
+            while body(server.get("/v1/conversations/c").await).await["round_id"].is_null() {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon(running).await;
+        let taken = host(Reply::text("there")).await.unwrap();
+        let acme = taken.tenant("acme");
+        let reply = acme.conversation("c").send("And?").await;
+        reply.unwrap().outcome().await.unwrap();
+        *other.owner.lock() = Some("http://other.example");
+        // It stores what this host may not store any more.
+        server
+            .post("/v1/conversations/c/interrupt", json!({}))
+            .await;
+    };
+    let (answer, ()) = tokio::join!(prompt, lost);
+    let answer = answer.unwrap();
+    let answer = (answer.status().as_u16(), body(answer).await);
+    server.end().await;
+    (answer, other)
+}
+
+#[tokio::test]
+async fn a_prompt_that_is_stored_is_not_sent_to_the_host_that_takes_its_conversation() {
+    let ((status, problem), other) = say_and_lose(None).await;
+
+    assert_eq!(status, 503, "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("/v1/conversations/c/events?round="),
+        "{detail}"
+    );
+    assert!(other.asked.lock().is_empty());
+}
+
+#[tokio::test]
+async fn a_prompt_with_a_key_is_answered_by_the_host_that_takes_its_conversation() {
+    let (answer, other) = say_and_lose(Some("k")).await;
+
+    assert_eq!(answer, (200, json!({"from": "other"})));
+    assert_eq!(*other.asked.lock(), ["http://other.example"]);
 }
 
 #[tokio::test]
