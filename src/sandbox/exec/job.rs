@@ -60,6 +60,9 @@ const RECOUNT_SHARE: u64 = 16;
 /// Buffers read from one stream in a pass, so that a flood of output does not starve other jobs.
 const READS_MAX: usize = 16;
 
+/// How long a command begins: its boundary is made, and the scheduler learns its place.
+const BEGINNING: Duration = Duration::from_secs(1);
+
 /// How long a command is looked at often for its session. Some have none of their own.
 const BEGINS_MAX: Duration = Duration::from_secs(2);
 
@@ -494,6 +497,11 @@ impl Job {
             group.give_way();
         }
         self.sessions.give_way();
+    }
+
+    /// Whether it has begun within the last second.
+    pub(super) fn is_beginning(&self) -> bool {
+        self.is_running() && self.began.elapsed() < BEGINNING
     }
 
     pub(super) fn gives_way(&self) -> bool {

@@ -8,7 +8,7 @@
 //! their open files for as long at most, so that an order to start or to kill never waits longer.
 
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     os::fd::OwnedFd,
     sync::{Arc, atomic::AtomicU64, mpsc},
     time::{Duration, Instant},
@@ -59,6 +59,9 @@ const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(1000);
 /// Processes started in one pass (each takes about a millisecond), and the time that checks of
 /// commands may take in one.
 const STARTS: usize = 16;
+
+/// Commands of a tenant whose commands give way that begin at a time.
+const BEGIN_MAX: usize = 8;
 const SLICE: Duration = Duration::from_millis(4);
 
 /// Share of the time that looking at open files may take: one part in this many.
@@ -132,6 +135,8 @@ pub(super) struct Thread {
     inbox: mpsc::Receiver<Order>,
     woken: OwnedFd,
     waiting: VecDeque<Waiting>,
+    /// When the next of them may start.
+    starts_due: Instant,
     jobs: BTreeMap<u64, Job>,
     piped: BTreeMap<u64, PipedJob>,
     terminator: Terminator,
@@ -195,6 +200,7 @@ impl Thread {
             inbox,
             woken,
             waiting: VecDeque::new(),
+            starts_due: now,
             jobs: BTreeMap::new(),
             piped: BTreeMap::new(),
             terminator: Terminator::counted_by(scans),
@@ -265,7 +271,8 @@ impl Thread {
             .then(|| now + EXIT_POLL_INTERVAL);
         let files = self.jobs.values().any(|job| job.tables_due() > 0);
         let files = files.then_some(self.files_due);
-        let goes_on = (self.limit_check.is_some() || !self.waiting.is_empty()).then_some(now);
+        let goes_on = self.limit_check.is_some().then_some(now);
+        let starts = (!self.waiting.is_empty()).then_some(self.starts_due);
         let dues = self
             .jobs
             .values()
@@ -278,6 +285,7 @@ impl Thread {
                     asks,
                     files,
                     goes_on,
+                    starts,
                     self.terminator.due,
                     self.starter.due,
                 ]
@@ -363,14 +371,50 @@ impl Thread {
         }
     }
 
+    /// Takes the commands that start now. Of tenants whose commands give way, few begin at a time:
+    /// until they are known to the scheduler, they go before what others begin.
+    fn next_starts(&mut self) -> Vec<Waiting> {
+        let mut begin = HashMap::<TenantId, usize>::new();
+        let beginning = self.jobs.values().filter(|job| job.is_beginning());
+        for tenant in beginning.filter_map(Job::tenant) {
+            *begin.entry(tenant.clone()).or_default() += 1;
+        }
+        let mut starts = Vec::new();
+        let mut held = VecDeque::new();
+        while starts.len() < STARTS
+            && let Some(next) = self.waiting.pop_front()
+        {
+            if let Some(tenant) = &next.launch.tenant
+                && self.turns.give_way(tenant)
+            {
+                let begin = begin.entry(tenant.clone()).or_default();
+                if *begin >= BEGIN_MAX {
+                    held.push_back(next);
+                    continue;
+                }
+                *begin += 1;
+            }
+            starts.push(next);
+        }
+        // Those that were not looked at start in the next pass.
+        self.starts_due = Instant::now();
+        if self.waiting.is_empty() {
+            self.starts_due += READ_INTERVAL;
+        }
+        held.append(&mut self.waiting);
+        self.waiting = held;
+        starts
+    }
+
     fn start_some(&mut self) {
         let mut shows_lines = false;
+        let starts = self.next_starts();
         for Waiting {
             id,
             launch,
             reply,
             place,
-        } in self.waiting.drain(..self.waiting.len().min(STARTS))
+        } in starts
         {
             match self.starter.start(&launch, place.is_none()) {
                 Ok((child, group)) => {
@@ -895,6 +939,42 @@ mod tests {
             std::fs::read_to_string("/proc/self/autogroup").unwrap(),
             own
         );
+    }
+
+    #[tokio::test]
+    async fn of_a_tenant_whose_commands_give_way_few_begin_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap().among_tenants();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let start = |command: &str| {
+            let sandbox = sandbox.clone();
+            let exec = Exec {
+                tenant: Some("acme".parse().unwrap()),
+                ..Exec::new(command)
+            };
+            tokio::spawn(async move { sandbox.exec(exec, CancellationToken::new()).await })
+        };
+        // They have run for their time when these end.
+        for command in [start("sleep 3"), start("sleep 3")] {
+            command.await.unwrap().unwrap();
+        }
+        // Each says how many run beside it.
+        let count = "touch begun.$$; sleep 0.5; ls | grep -c begun; rm begun.$$";
+
+        let all: Vec<_> = (0..3 * BEGIN_MAX).map(|_| start(count)).collect();
+
+        for command in all {
+            let beside: usize = command
+                .await
+                .unwrap()
+                .unwrap()
+                .stdout
+                .trim()
+                .parse()
+                .unwrap();
+            assert!(beside <= BEGIN_MAX, "{beside}");
+        }
     }
 
     fn launch() -> Box<Launch> {
