@@ -169,6 +169,7 @@ pub struct Config {
     servers_keys: Vec<String>,
     files: Vec<PathBuf>,
     /// The user's configuration file, whether or not it exists or was read.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     user_file: Option<PathBuf>,
     project: Vec<ProjectFile>,
     trust: TrustStore,

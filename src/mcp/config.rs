@@ -263,6 +263,7 @@ impl McpServerConfig {
 
     /// The files that run as the server: its program, if that is a path, and the files among its
     /// arguments, such as a script.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub(crate) fn programs(&self) -> Vec<PathBuf> {
         let McpTransport::Stdio {
             command, args, cwd, ..

@@ -63,9 +63,6 @@ const READS_MAX: usize = 16;
 /// How long a command begins: its boundary is made, and the scheduler learns its place.
 const BEGINNING: Duration = Duration::from_secs(1);
 
-/// How long a command is looked at often for its session. Some have none of their own.
-const BEGINS_MAX: Duration = Duration::from_secs(2);
-
 /// Why the host ended a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -515,8 +512,7 @@ impl Job {
 
     /// The same for a command that has just begun. Returns whether more is to do.
     pub(super) fn begin_turns(&mut self) -> bool {
-        let is_new = !self.sessions.have_begun() && self.began.elapsed() < BEGINS_MAX;
-        if is_new {
+        if !self.sessions.have_begun() && self.is_beginning() {
             self.sessions.look_at(&below(self.pid));
         }
         self.sessions.go_on()

@@ -112,6 +112,7 @@ impl Membership {
     }
 
     /// The addresses of the other hosts that are alive, as of the last beat.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub(super) fn others(&self) -> Vec<String> {
         self.others.lock().clone()
     }

@@ -183,6 +183,7 @@ impl Postgres {
     }
 
     /// The addresses of the other hosts that serve this database, as of the last beat of this one.
+    #[cfg_attr(not(feature = "cli"), allow(dead_code))]
     pub(crate) fn other_hosts(&self) -> Vec<String> {
         self.membership.others()
     }
