@@ -81,6 +81,14 @@ impl Problem {
         }
     }
 
+    /// The problem of a request whose prompt is stored.
+    pub(super) fn of_stored(self) -> Self {
+        Self {
+            is_stored: true,
+            ..self
+        }
+    }
+
     /// Applies `mask` to every text of the problem.
     pub(super) fn masked(self, mask: impl Fn(&str) -> String) -> Self {
         Self {
@@ -309,11 +317,9 @@ impl From<OutcomeError> for Problem {
                     "interrupted" | "withdrawn" | "deleted" => StatusCode::CONFLICT,
                     _ => StatusCode::SERVICE_UNAVAILABLE,
                 };
-                let problem = Self::new(status, code, detail).after(failure.retry_after_ms);
-                Self {
-                    is_stored: true,
-                    ..problem
-                }
+                Self::new(status, code, detail)
+                    .after(failure.retry_after_ms)
+                    .of_stored()
             }
             OutcomeError::Expired => Self::new(StatusCode::GONE, code, detail),
             _ => Self::new(StatusCode::BAD_GATEWAY, code, detail),

@@ -151,7 +151,9 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
     };
     let (mut parts, body) = request.into_parts();
     let is_forwarded = parts.headers.contains_key(FORWARDED);
-    let repeats = parts.headers.get("idempotency-key").cloned();
+    // The compatible APIs read no key.
+    let has_key = parts.uri.path().starts_with("/v1/conversations/")
+        && parts.headers.contains_key("idempotency-key");
     let place = place(&app, &mut parts).await;
     let Some(place) = place else {
         return next.run(Request::from_parts(parts, body)).await;
@@ -178,7 +180,7 @@ pub(super) async fn to_owner(State(app): State<App>, request: Request, next: Nex
         return next.run(request).await;
     };
     let peers = &*peers;
-    let is_taken = |response: &Response| is_taken(response, repeats.as_ref());
+    let is_taken = |response: &Response| is_taken(response, has_key);
     // An active conversation belongs to this host, as far as it knows; if it does not any more, the
     // answer shows it. A store that is away is reported by the handler.
     let is_awake = app.host.is_awake(&scope);
@@ -329,12 +331,12 @@ async fn owner(peers: &dyn Peers, scope: &Scope) -> Option<String> {
 }
 
 /// Whether a request is to be sent to another host, which took the conversation meanwhile. Nothing of
-/// it was stored, or it has a key (`repeats`) by which a prompt that was stored does not run again.
-fn is_taken(response: &Response, repeats: Option<&HeaderValue>) -> bool {
+/// it was stored, or it has a key by which a prompt that was stored does not run again.
+fn is_taken(response: &Response, has_key: bool) -> bool {
     response
         .extensions()
         .get::<Problem>()
-        .is_some_and(|problem| problem.is_taken() && (!problem.is_stored || repeats.is_some()))
+        .is_some_and(|problem| problem.is_taken() && (!problem.is_stored || has_key))
 }
 
 /// Sends a request on, and remembers who answered it.

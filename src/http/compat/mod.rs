@@ -412,6 +412,7 @@ pub(super) fn failed(failure: &Failure) -> Problem {
     });
     let problem =
         Problem::new(status, code, failure.message.as_str()).after(failure.retry_after_ms);
+    let problem = problem.of_stored();
     match code {
         "context_length_exceeded" => problem.at("/messages"),
         _ => problem,

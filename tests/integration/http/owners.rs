@@ -207,9 +207,11 @@ async fn a_prompt_that_an_owner_may_have_received_is_not_sent_again() {
     server.end().await;
 }
 
+const MESSAGES: &str = "/v1/conversations/c/messages";
+
 /// Sends a prompt that waits for its model, has another host on the store take the conversation, and
 /// returns the answer to the prompt.
-async fn say_and_lose(key: Option<&str>) -> ((u16, Value), Arc<Other>) {
+async fn say_and_lose(path: &str, key: Option<&str>) -> ((u16, Value), Arc<Other>) {
     let sessions = Arc::new(MemorySessions::new());
     let host = |reply: Reply| {
         Host::builder()
@@ -224,12 +226,16 @@ async fn say_and_lose(key: Option<&str>) -> ((u16, Value), Arc<Other>) {
         ..Setting::default()
     };
     let server = Server::over(host(Reply::stall()).await.unwrap(), setting).await;
-    let path = "/v1/conversations/c/messages";
     let mut prompt = server.ask(Method::POST, path, ACME);
     if let Some(key) = key {
         prompt = prompt.header("idempotency-key", key);
     }
-    let prompt = with_json(prompt, &json!({"content": "Hi"})).send();
+    let asked = match path {
+        MESSAGES => json!({"content": "Hi"}),
+        _ => json!({"model": "default", "messages": [{"role": "user", "content": "Hi"}]}),
+    };
+    let prompt = prompt.header("x-conversation-id", "c");
+    let prompt = with_json(prompt, &asked).send();
     let lost = async {
         let running = async {
             while body(server.get("/v1/conversations/c").await).await["round_id"].is_null() {
@@ -256,7 +262,7 @@ async fn say_and_lose(key: Option<&str>) -> ((u16, Value), Arc<Other>) {
 
 #[tokio::test]
 async fn a_prompt_that_is_stored_is_not_sent_to_the_host_that_takes_its_conversation() {
-    let ((status, problem), other) = say_and_lose(None).await;
+    let ((status, problem), other) = say_and_lose(MESSAGES, None).await;
 
     assert_eq!(status, 503, "{problem}");
     let detail = problem["detail"].as_str().unwrap();
@@ -268,8 +274,18 @@ async fn a_prompt_that_is_stored_is_not_sent_to_the_host_that_takes_its_conversa
 }
 
 #[tokio::test]
+async fn a_stored_prompt_of_a_compatible_api_is_not_sent_on_either() {
+    for key in [None, Some("k")] {
+        let ((status, problem), other) = say_and_lose("/openai/v1/chat/completions", key).await;
+
+        assert!([502, 503].contains(&status), "{problem}");
+        assert!(other.asked.lock().is_empty());
+    }
+}
+
+#[tokio::test]
 async fn a_prompt_with_a_key_is_answered_by_the_host_that_takes_its_conversation() {
-    let (answer, other) = say_and_lose(Some("k")).await;
+    let (answer, other) = say_and_lose(MESSAGES, Some("k")).await;
 
     assert_eq!(answer, (200, json!({"from": "other"})));
     assert_eq!(*other.asked.lock(), ["http://other.example"]);
