@@ -70,6 +70,8 @@ struct Model {
     nodes: BTreeMap<Vec<String>, Node>,
     /// Absolute texts that name the root.
     roots: [String; 2],
+    /// What links with a name of keys lead to.
+    keys: Vec<Vec<String>>,
 }
 
 const LINKS_MAX: usize = 40;
@@ -156,9 +158,17 @@ impl Model {
                 .get(&way[..end])
                 .is_none_or(|node| *node == Node::Folder)
         });
-        let free = self.nodes.get(&way).is_none_or(|node| *node == Node::File);
+        let free = match self.nodes.get(&way) {
+            Some(node) => *node == Node::File && !self.is_of_keys(&way),
+            None => true,
+        };
         let fits = way.iter().all(|name| name.len() <= 255);
         (folders && free && fits && !refused(&way, true)).then_some(way)
+    }
+
+    /// Whether a file is one that a link with a name of keys leads to, or in such a folder.
+    fn is_of_keys(&self, way: &[String]) -> bool {
+        self.keys.iter().any(|keys| way.starts_with(keys))
     }
 }
 
@@ -208,15 +218,15 @@ impl Ground {
         }
         let roots = [real.to_str().unwrap().to_owned(), "/workspace".to_owned()];
         for _ in 0..30 {
-            let at = real
-                .join(["", "a", "a/b"][random.below(3)])
-                .join(NAMES[random.below(NAMES.len())]);
+            let name = NAMES[random.below(NAMES.len())];
+            let at = real.join(["", "a", "a/b"][random.below(3)]).join(name);
             if fs::symlink_metadata(&at).is_ok() {
                 continue;
             }
             match random.below(4) {
                 0 => fs::create_dir(&at).unwrap(),
-                1 => {
+                // What a link `.git` leads to is protected by rules of its own.
+                1 if name != ".git" => {
                     let target = path(random, &roots);
                     if symlink(&target, &at).is_err() {
                         continue; // too long, or a NUL byte
@@ -228,10 +238,17 @@ impl Ground {
         let mut model = Model {
             nodes: BTreeMap::from([(Vec::new(), Node::Folder)]),
             roots,
+            keys: Vec::new(),
         };
         for (way, at) in walk(&real) {
             let meta = fs::symlink_metadata(&at).unwrap();
             let node = if meta.is_symlink() {
+                if refused(&way, false)
+                    && let Some(keys) = inside(&real, &at)
+                    && !way.starts_with(&keys)
+                {
+                    model.keys.push(keys);
+                }
                 Node::Link(fs::read_link(&at).unwrap().to_str().unwrap().to_owned())
             } else if meta.is_dir() {
                 Node::Folder
@@ -275,6 +292,17 @@ fn walk(folder: &Path) -> Vec<(Vec<String>, PathBuf)> {
         }
     }
     found
+}
+
+/// Where a link leads to, by the names below `root`.
+fn inside(root: &Path, link: &Path) -> Option<Vec<String>> {
+    let real = link.canonicalize().ok()?;
+    let names = real.strip_prefix(root).ok()?.iter();
+    Some(
+        names
+            .map(|name| name.to_str().unwrap().to_owned())
+            .collect(),
+    )
 }
 
 async fn call(tool: &Arc<dyn Tool>, arguments: Value) -> Result<String, ToolError> {
@@ -324,7 +352,7 @@ async fn every_text_names_the_path_of_the_call_or_none() {
                 .filter(|(way, _)| !refused(way, false));
             let answer = call(&file_read, json!({ "path": path })).await;
             match &expected {
-                Some((way, Node::File)) => {
+                Some((way, Node::File)) if !ground.model.is_of_keys(way) => {
                     // The given name may be refused as well: `.env` that links to another file.
                     let named = path.trim_end_matches(['/', '.']).ends_with(".env");
                     assert!(

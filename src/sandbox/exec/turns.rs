@@ -143,9 +143,10 @@ impl Sessions {
     /// Changes those of these processes that have not their niceness. Looks at some of many
     /// processes, and at the next ones in the next call.
     pub(super) fn look_at(&mut self, tree: &[i32]) {
-        // The host's own file may be closed to itself for writing.
+        // The host's own file may be closed to itself for writing. It is empty in the first session of
+        // a machine, which has no name: every session with a name is then one of a command.
         let own = std::fs::read_to_string("/proc/self/autogroup").unwrap_or_default();
-        let Some((own, _)) = named(&own) else { return };
+        let own = named(&own).map(|(name, _)| name);
         let mut found = HashSet::new();
         self.due.clear();
         let looks = tree.len().min(LOOKS_MAX);
@@ -155,7 +156,7 @@ impl Sessions {
             let Some((file, name, niceness)) = session(*pid) else {
                 continue;
             };
-            let is_own = own == name;
+            let is_own = own == Some(name.as_str());
             self.have_begun |= !is_own;
             let is_due = !is_own && niceness < self.niceness && self.due.len() < DUE_MAX;
             if is_due && found.insert(name) {
