@@ -232,6 +232,7 @@ impl Attached {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut interrupted = false;
+        let mut round = None;
         view.begin();
         loop {
             let chunk = tokio::select! {
@@ -250,7 +251,8 @@ impl Attached {
                     continue;
                 }
                 (question, given) = asker.answered() => {
-                    let body = given.body();
+                    let mut body = given.body();
+                    body["round_id"] = json!(round);
                     let call = Some(question.tool_call_id.as_str());
                     let sent = self.remote.post_of(APPROVALS, &self.id, call, &body);
                     match or_leave(signals, typing, sent).await {
@@ -309,6 +311,9 @@ impl Attached {
                 return Err(Failure::work("an event of the server is too long"));
             }
             for value in events.push(&chunk) {
+                if let Some(id) = value.get("round_id").and_then(Value::as_str) {
+                    round = Some(id.to_owned());
+                }
                 match value.get("type").and_then(Value::as_str) {
                     Some("round_finished") => {
                         let end: Option<RoundEnd> = serde_json::from_value(value).ok();

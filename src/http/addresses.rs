@@ -13,6 +13,13 @@ use parking_lot::{Mutex, MutexGuard};
 /// connection flood does not.
 const DEFAULT_MAX: usize = 1_000;
 
+/// HTTP/2 streams of one connection, and those that the connections of an address share. A connection
+/// has its streams for good when it is accepted, so one beyond the twentieth gets fewer: at a thousand
+/// connections with a hundred requests each, all at once, no turn would be left for others.
+const STREAMS_MAX: usize = 100;
+const STREAMS_OF_ADDRESS: usize = 2_000;
+const STREAMS_MIN: usize = 4;
+
 /// Mask of the /64 network of an IPv6 address. Clients choose the lower 64 bits freely, so
 /// connections are counted per network.
 const NETWORK: u128 = u128::MAX << 64;
@@ -37,6 +44,7 @@ pub(super) struct ClientAddress(pub(super) IpAddr);
 pub(super) struct AddressPlace {
     addresses: Addresses,
     address: IpAddr,
+    streams: usize,
 }
 
 impl Addresses {
@@ -55,14 +63,20 @@ impl Addresses {
         });
         let mut open = self.lock();
         let count = open.counts.get(&address).copied().unwrap_or_default();
-        if count >= max && !open.hosts.contains(&client.to_canonical()) {
+        let is_host = open.hosts.contains(&client.to_canonical());
+        if count >= max && !is_host {
             return None;
         }
         open.counts.insert(address, count + 1);
         drop(open);
+        let streams = match is_host {
+            true => STREAMS_MAX,
+            false => (STREAMS_OF_ADDRESS / (count + 1)).clamp(STREAMS_MIN, STREAMS_MAX),
+        };
         Some(AddressPlace {
             addresses: self.clone(),
             address,
+            streams,
         })
     }
 }
@@ -78,6 +92,11 @@ impl AddressPlace {
     /// The address that the connection is counted for.
     pub(super) fn client(&self) -> ClientAddress {
         ClientAddress(self.address)
+    }
+
+    /// HTTP/2 streams that the connection may have at a time.
+    pub(super) fn streams(&self) -> u32 {
+        u32::try_from(self.streams).unwrap_or(u32::MAX)
     }
 }
 
@@ -134,6 +153,27 @@ mod tests {
                 .is_none()
                 && addresses.take(ip("2001:db8:0:2::1"), Some(1)).is_some()
         );
+    }
+
+    #[test]
+    fn the_connections_of_an_address_share_its_streams() {
+        let addresses = Addresses::default();
+        addresses.set_hosts([ip("192.0.2.9")]);
+        let of = |client: &str, count| {
+            let take = || addresses.take(ip(client), None);
+            std::iter::from_fn(take).take(count).collect::<Vec<_>>()
+        };
+
+        let (many, hosts, one) = (of("192.0.2.7", 900), of("192.0.2.9", 900), of("::1", 1));
+
+        let streams = |places: &[AddressPlace]| places.iter().map(|place| place.streams()).sum();
+        let sum: u32 = streams(&many);
+        assert!(many.iter().take(20).all(|place| place.streams() == 100));
+        assert!(
+            many.iter().all(|place| place.streams() >= 4) && sum < 12_000,
+            "{sum}"
+        );
+        assert_eq!((streams(&hosts), streams(&one)), (90_000, 100));
     }
 
     #[test]

@@ -790,9 +790,13 @@ pub(super) struct Approval {
     /// With `allow`: the arguments with which the call runs in place of the model's. They are
     /// checked as the model's were, and the model is shown them.
     #[schema(value_type = Option<Object>)]
-    pub(super) input: Option<serde_json::Value>,
+    pub(super) input: Option<RawJson>,
     /// With `allow: false`: why, in words for the model. The first 4000 characters count.
     pub(super) reason: Option<String>,
+    /// The round that asks, from the event `approval_required`: the answer counts for its call only,
+    /// and not for one with the same id after a rewind, a reset or a deletion.
+    #[schema(value_type = Option<String>)]
+    pub(super) round_id: Option<RoundId>,
 }
 
 /// A message that the model reads at its next call.

@@ -58,6 +58,11 @@ impl OpenRequests {
         self.0.answered_in.load(Ordering::Relaxed) == polls
     }
 
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.count.load(Ordering::Relaxed)
+    }
+
     /// Waits until the connection had no request for `idle`.
     ///
     /// # Cancel safety

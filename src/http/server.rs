@@ -48,12 +48,12 @@ use crate::{Host, mask};
 /// next connection as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Concurrent streams of one HTTP/2 connection.
-const HTTP2_STREAMS_MAX: u32 = 100;
+/// Requests that begin at a time of all connections that have several at hand: pipelined ones, and
+/// HTTP/2 streams beyond the first few. A thousand such connections would leave no turn for others.
+const AT_HAND_MAX: usize = 8;
 
-/// Pipelined requests that begin at a time, of all connections. A connection has its next request at
-/// hand when it has answered one: a thousand such connections would leave no turn for others.
-const PIPELINED_MAX: usize = 8;
+/// Open requests of a connection above which its next one waits for its turn to begin.
+const OPEN_AT_ONCE: usize = 4;
 
 /// Unsent response bytes buffered for an HTTP/2 connection whose client does not read.
 const SEND_BYTES_MAX: usize = 64 * 1024;
@@ -109,7 +109,7 @@ pub async fn serve(
         tokio::spawn(end_moved(peers.clone(), Arc::downgrade(&app.watched)));
     }
     let server = Server {
-        pipelined: Arc::new(Semaphore::new(PIPELINED_MAX)),
+        turns: Arc::new(Semaphore::new(AT_HAND_MAX)),
         builder: builder(&app.config.bounds),
         router: served(routes, &app, &app.config.redactor),
         closing: app.closing.clone(),
@@ -188,7 +188,6 @@ fn builder(bounds: &HttpBounds) -> auto::Builder<TokioExecutor> {
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .max_header_list_size(u32::try_from(bounds.header_bytes_max).unwrap_or(u32::MAX))
         .max_send_buf_size(SEND_BYTES_MAX)
         .keep_alive_interval(bounds.header_within)
@@ -199,7 +198,7 @@ fn builder(bounds: &HttpBounds) -> auto::Builder<TokioExecutor> {
 struct Server {
     builder: auto::Builder<TokioExecutor>,
     router: Router,
-    pipelined: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
     closing: CancellationToken,
 }
 
@@ -217,12 +216,13 @@ impl Server {
             bounds.header_within,
             bounds.write_pause_max,
         ));
-        let builder = self.builder.clone();
+        let mut builder = self.builder.clone();
+        builder.http2().max_concurrent_streams(place.streams());
         let requests = OpenRequests::new();
         let service = TowerToHyperService::new(Counting {
             router: self.router.clone(),
             requests: requests.clone(),
-            pipelined: self.pipelined.clone(),
+            turns: self.turns.clone(),
             client: place.client(),
             room: ConnectionRoom::new(bounds),
         });
@@ -258,7 +258,7 @@ impl Server {
 struct Counting {
     router: Router,
     requests: OpenRequests,
-    pipelined: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
     client: ClientAddress,
     room: ConnectionRoom,
 }
@@ -278,14 +278,12 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         request.extensions_mut().insert(self.room.clone());
         request.extensions_mut().insert(self.client);
-        let pipelined = self
-            .requests
-            .are_pipelined()
-            .then(|| self.pipelined.clone());
+        let in_turns = self.requests.are_pipelined() || self.requests.count() >= OPEN_AT_ONCE;
+        let turns = in_turns.then(|| self.turns.clone());
         let open = self.requests.begin();
         let answer = self.router.call(request);
         Box::pin(async move {
-            let answer = match pipelined {
+            let answer = match turns {
                 Some(places) => in_turn(&places, answer).await?,
                 None => answer.await?,
             };
@@ -310,6 +308,8 @@ async fn in_turn<T>(places: &Semaphore, work: impl Future<Output = T>) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[tokio::test]
@@ -365,11 +365,11 @@ mod tests {
         let (mut reads, mut writes) = tokio::io::split(theirs);
         let bounds = HttpBounds::default();
         let requests = OpenRequests::new();
-        let pipelined = Arc::new(Semaphore::new(0));
+        let turns = Arc::new(Semaphore::new(0));
         let service = TowerToHyperService::new(Counting {
             router: Router::new().fallback(async || "yes"),
             requests: requests.clone(),
-            pipelined: pipelined.clone(),
+            turns: turns.clone(),
             client: ClientAddress(std::net::Ipv4Addr::LOCALHOST.into()),
             room: ConnectionRoom::new(&bounds),
         });
@@ -393,7 +393,7 @@ mod tests {
             answers(1).await;
             writes.write_all(GET.repeat(3).as_bytes()).await.unwrap();
             answers(1).await; // The next ones wait.
-            pipelined.add_permits(1);
+            turns.add_permits(1);
             answers(2).await;
         };
 
@@ -401,6 +401,63 @@ mod tests {
             _ = served => panic!("the connection ended"),
             () = client => {}
         }
+    }
+
+    #[tokio::test]
+    async fn of_many_streams_of_a_connection_few_begin_at_a_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let client = crate::tls::client_builder()
+            .unwrap()
+            .http2_prior_knowledge()
+            .no_proxy()
+            .build()
+            .unwrap();
+        let mut sent = JoinSet::new();
+        for _ in 0..OPEN_AT_ONCE + 2 {
+            sent.spawn(client.get(&url).send());
+        }
+        let begun = Arc::new(AtomicUsize::new(0));
+        let begins = begun.clone();
+        let router = Router::new().fallback(move || {
+            begins.fetch_add(1, Ordering::Relaxed);
+            std::future::pending::<&str>()
+        });
+        let bounds = HttpBounds::default();
+        let (requests, turns) = (OpenRequests::new(), Arc::new(Semaphore::new(0)));
+        let service = TowerToHyperService::new(Counting {
+            router,
+            requests: requests.clone(),
+            turns: turns.clone(),
+            client: ClientAddress(std::net::Ipv4Addr::LOCALHOST.into()),
+            room: ConnectionRoom::new(&bounds),
+        });
+        let (stream, _) = listener.accept().await.unwrap();
+        let connection = tokio::spawn(async move {
+            let builder = builder(&bounds);
+            let _ = builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+        let all_sent = async {
+            while requests.count() < OPEN_AT_ONCE + 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(30), all_sent).await.unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+
+        assert_eq!(begun.load(Ordering::Relaxed), OPEN_AT_ONCE);
+        turns.add_permits(1);
+        let all_begun = async {
+            while begun.load(Ordering::Relaxed) < OPEN_AT_ONCE + 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(30), all_begun).await.unwrap();
+        connection.abort();
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub enum Command {
     Interrupt,
     /// Answer for a tool call that awaits approval.
     Approve {
+        /// The round that asked. `None` for any: the model chooses the id of a call, and may use it
+        /// again after a rewind.
+        round_id: Option<RoundId>,
         tool_call_id: String,
         answer: Consent,
     },

@@ -182,6 +182,26 @@ impl ConversationHandle {
         answer: impl Into<Consent>,
     ) -> Result<(), SendError> {
         self.ask(Command::Approve {
+            round_id: None,
+            tool_call_id: tool_call_id.into(),
+            answer: answer.into(),
+        })
+        .await
+    }
+
+    /// Like [`approve`](Self::approve), for a call of this round only. The model chooses the id of a
+    /// call, and another call may have it after a rewind, a reset or a deletion.
+    ///
+    /// # Errors
+    /// Those of `approve`; `NoSuch` also when another round is open.
+    pub async fn approve_in(
+        &self,
+        round_id: RoundId,
+        tool_call_id: impl Into<String>,
+        answer: impl Into<Consent>,
+    ) -> Result<(), SendError> {
+        self.ask(Command::Approve {
+            round_id: Some(round_id),
             tool_call_id: tool_call_id.into(),
             answer: answer.into(),
         })

@@ -143,9 +143,10 @@ export class Conversation {
 
   /**
    * Answers `approval_required`. `always` also allows later calls like it; `input` are arguments in place of the model's; `reason` says to
-   * the model why not. Not repeated after a lost connection.
+   * the model why not; with `round_id` of the event the answer counts for its call only, and not for one with the same id after a rewind
+   * or reset (`NotFound`). Not repeated after a lost connection.
    */
-  approve(toolCallId: string, allow = true, options: { always?: boolean; input?: object; reason?: string } = {}): Promise<void> {
+  approve(toolCallId: string, allow = true, options: { always?: boolean; input?: object; reason?: string; round_id?: string } = {}): Promise<void> {
     return this.#call(ROUTES.approve, { path: { tool_call_id: toolCallId }, body: { allow, ...options } });
   }
 

@@ -140,6 +140,7 @@ pub(super) async fn approve(
         always,
         input: None,
         reason: None,
+        round_id: round(&form)?,
     });
     control::approve(State(app), caller, Path((id.clone(), call)), answer).await?;
     Ok(back(&id))

@@ -73,8 +73,8 @@ pub(super) struct Shown<'a> {
     pub(super) id: &'a ConversationId,
     pub(super) session: &'a Session,
     pub(super) now: Timestamp,
-    /// Whether a round is open.
-    pub(super) is_open: bool,
+    /// The open round.
+    pub(super) round: Option<RoundId>,
     /// The calls that wait for a person.
     pub(super) waiting: &'a [String],
 }
@@ -399,6 +399,9 @@ fn question(shown: &Shown<'_>, seq: Seq, call: &Call, approval: &Approval, left:
         form.question method="post" action=(shown.path("approve")) {
             (csrf(shown.session))
             input type="hidden" name="call" value=(call.id);
+            @if let Some(round) = &shown.round {
+                input type="hidden" name="round" value=(round);
+            }
             @if let Some(asked) = &asked { (asked) }
             @else {
                 p {
@@ -465,7 +468,7 @@ fn end(stop: StopReason, latency_ms: u64) -> Markup {
 /// What can be done from a prompt on.
 fn from_here(shown: &Shown<'_>, seq: Seq, round: RoundId) -> Markup {
     html! {
-        @if !shown.is_open && !shown.id.is_reserved() {
+        @if !shown.round.is_some() && !shown.id.is_reserved() {
             form.tools method="post" action=(shown.path("rewind"))
                 data-confirm="Take back this round and all after it?" {
                 (csrf(shown.session))

@@ -178,14 +178,14 @@ pub(super) async fn thread(
         room,
     } = read;
     let (id, session) = (subject.id.clone(), viewer.session.clone());
-    let (now, is_open) = (subject.now, subject.status().round_id.is_some());
+    let (now, round) = (subject.now, subject.status().round_id);
     let waiting = waiting(subject.status()).to_vec();
     let render = move || {
         let shown = Shown {
             id: &id,
             session: &session,
             now,
-            is_open,
+            round,
             waiting: &waiting,
         };
         rendered(&shown, &items(&entries), after)

@@ -129,16 +129,18 @@ impl Call {
         self.api.events(asked).await
     }
 
-    /// Reports to the host what its user decided. A call that waits no more is no error.
+    /// Reports to the host what its user decided on a call of this round.
     pub(super) async fn decide(
         &self,
         conversation: &str,
+        round: &str,
         tool_call: &str,
         decision: Decision,
     ) -> Result<(), Refused> {
-        let Some(body) = decision.body() else {
+        let Some(mut body) = decision.body() else {
             return Ok(());
         };
+        body["round_id"] = round.into();
         let (id, tool_call) = (escaped(conversation), escaped(tool_call));
         let path = format!("/v1/conversations/{id}/approvals/{tool_call}");
         let asked = Asked::post(path, body).changing(conversation);
@@ -233,7 +235,9 @@ impl Followed<'_> {
                         return self.shown(RoundState::WaitsForApproval);
                     }
                     self.approvals.retain(|approval| approval.tool_call_id != tool_call);
-                    match call.decide(&self.conversation, &tool_call, decision).await {
+                    let round = self.round.as_deref().unwrap_or_default();
+                    let decided = call.decide(&self.conversation, round, &tool_call, decision);
+                    match decided.await {
                         Err(refused) if refused.code != "not_found" => return Err(refused),
                         _ => continue, // Someone else was faster.
                     }

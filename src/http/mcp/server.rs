@@ -266,7 +266,9 @@ async fn answer(call: &Call, wanted: AnswerApproval) -> Result<CallToolResponse,
     let state = &call.state(&id).await?;
     let round = state["round_id"].as_str().map(str::to_owned);
     let awaited = super::rounds::awaited(state);
-    let (Some(round), true) = (round, awaited.contains(&wanted.tool_call_id)) else {
+    let is_wanted = wanted.round_id.is_none() || wanted.round_id == round;
+    let awaited = is_wanted && awaited.contains(&wanted.tool_call_id);
+    let (Some(round), true) = (round, awaited) else {
         let line = "no round waits for an approval of this tool call";
         return Err(Refused::new("not_found", line).into());
     };
@@ -280,7 +282,8 @@ async fn answer(call: &Call, wanted: AnswerApproval) -> Result<CallToolResponse,
         (true, true) => Decision::Always,
     };
     if decision == Decision::Refuse || call.asks == Asks::No {
-        call.decide(&id, &wanted.tool_call_id, decision).await?;
+        call.decide(&id, &round, &wanted.tool_call_id, decision)
+            .await?;
     }
     Ok(call.read_round(id, round, None).await?)
 }
@@ -304,7 +307,7 @@ async fn answered(
             let call = call.without_questions();
             return Ok(call.read_round(id, round_id, None).await?);
         }
-        match call.decide(&id, tool_call, decision).await {
+        match call.decide(&id, &round_id, tool_call, decision).await {
             Err(refused) if refused.code != "not_found" => return Err(refused.into()),
             _ => {} // It was answered elsewhere, or is not of this conversation.
         }

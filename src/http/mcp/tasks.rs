@@ -123,7 +123,8 @@ pub(super) async fn update(call: &Call, id: &str, answers: InputResponses) -> Re
     let id = TaskId::parse(id)?;
     call.state(&id.conversation).await?;
     for (tool_call, answer) in &answers {
-        let decided = call.decide(&id.conversation, tool_call, Decision::read(answer));
+        let decision = Decision::read(answer);
+        let decided = call.decide(&id.conversation, &id.round, tool_call, decision);
         match decided.await {
             Err(refused) if refused.code != "not_found" => return Err(refused),
             _ => {} // It was answered elsewhere.

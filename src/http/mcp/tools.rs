@@ -75,6 +75,8 @@ pub(super) struct AnswerApproval {
     pub(super) conversation_id: String,
     /// The tool call that waits, from `approvals` of the round.
     pub(super) tool_call_id: String,
+    /// `round_id` of the round that showed it: the answer counts for no call of another round.
+    pub(super) round_id: Option<String>,
     /// Whether the tool call may run.
     pub(super) allow: bool,
     /// With `allow`: later calls of the same pattern in this conversation need no approval.

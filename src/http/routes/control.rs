@@ -56,6 +56,7 @@ pub(in crate::http) async fn approve(
             "needs `allow: true`; a refusal applies to one call only",
         ));
     }
+    let round_id = answer.round_id;
     let consent = match answer {
         Approval {
             reason: Some(_),
@@ -76,7 +77,8 @@ pub(in crate::http) async fn approve(
         Approval {
             input: Some(input), ..
         } => Consent::Changed(
-            RawJson::of(&input).map_err(|fault| Problem::invalid("/input", fault.to_string()))?,
+            RawJson::arguments(input.as_str())
+                .map_err(|fault| Problem::invalid("/input", fault.to_string()))?,
         ),
         Approval { always: true, .. } => Consent::Always,
         Approval { allow: true, .. } => Consent::Once,
@@ -84,7 +86,14 @@ pub(in crate::http) async fn approve(
     };
     let (_, conversation) = app.known(&tenant, &id).await?;
     app.host.tenant(&tenant).check_open()?;
-    conversation.approve(tool_call_id, consent).await?;
+    match round_id {
+        Some(round) => {
+            conversation
+                .approve_in(round, tool_call_id, consent)
+                .await?
+        }
+        None => conversation.approve(tool_call_id, consent).await?,
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 

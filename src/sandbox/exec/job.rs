@@ -505,9 +505,32 @@ impl Job {
         self.sessions.are_behind()
     }
 
+    /// Whether the command gives way, but its sessions, made all the time, do not.
+    pub(super) fn passes_turns(&self) -> bool {
+        self.is_running() && self.gives_way() && self.sessions.are_made_anew()
+    }
+
+    /// New sessions, if they are not few.
+    pub(super) fn new_sessions(&self) -> usize {
+        if self.is_running() {
+            self.sessions.new_ones()
+        } else {
+            0
+        }
+    }
+
+    /// Ends the job for the new sessions of all commands together.
+    pub(super) fn stop_making_sessions(&mut self) {
+        self.end(Ending::Limit(
+            "very many new sessions (setsid), all the time: other commands would wait".to_owned(),
+        ));
+    }
+
     /// Gives new sessions of the command the place among others that it has.
     pub(super) fn take_turns(&mut self, all: &Processes) {
-        self.sessions.look_at(&all.tree(self.pid));
+        let tree = all.tree(self.pid);
+        self.sessions.count(all.sessions_of(&tree));
+        self.sessions.look_at(&tree);
     }
 
     /// The same for a command that has just begun. Returns whether more is to do.

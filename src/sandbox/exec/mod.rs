@@ -5,6 +5,7 @@
 //! Each line imports only lines below it:
 //! - `piped` adds processes with open streams to the handle, [`Spawner`].
 //! - [`Spawner`] is the handle to `thread`, its one thread.
+//! - `checks` are the checks of limits that the thread makes, `turns` which commands give way.
 //! - `job` and `piped_job` are the processes that the thread manages. `parked` starts a job in its
 //!   control group (`groups`).
 //! - `search` finds the command that keeps something of which nothing is left, `tables` reads the
@@ -20,6 +21,7 @@
 
 pub(super) mod call;
 mod capture;
+mod checks;
 pub(super) mod groups;
 mod hidden_memory;
 mod job;

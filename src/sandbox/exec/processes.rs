@@ -28,6 +28,7 @@ const PAUSE_SCANS_MAX: usize = 4;
 #[derive(Debug)]
 struct Seen {
     group: i32,
+    session: i32,
     threads: u32,
     /// Start time, in ticks since boot. Together with the process id it identifies the process.
     began: u64,
@@ -106,6 +107,12 @@ impl Processes {
             at += 1;
         }
         tree
+    }
+
+    /// The sessions that processes belong to.
+    pub(super) fn sessions_of(&self, tree: &[i32]) -> HashSet<i32> {
+        let seen = tree.iter().filter_map(|pid| self.seen.get(pid));
+        seen.map(|seen| seen.session).collect()
     }
 
     pub(super) fn threads_of(&self, tree: &[i32]) -> u32 {
@@ -284,7 +291,8 @@ impl Buffer {
         let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;
         let group = fields.next()?.parse().ok()?;
-        let system: u64 = fields.nth(9)?.parse().ok()?;
+        let session = fields.next()?.parse().ok()?;
+        let system: u64 = fields.nth(8)?.parse().ok()?;
         let of_children: u64 = fields.nth(1)?.parse().ok()?;
         let threads = fields.nth(2)?.parse().ok()?;
         let began = fields.nth(1)?.parse().ok()?;
@@ -297,6 +305,7 @@ impl Buffer {
             parent,
             Seen {
                 group,
+                session,
                 threads,
                 began,
                 system_ticks: system.saturating_add(of_children),

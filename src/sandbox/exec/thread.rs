@@ -1,118 +1,43 @@
 //! The thread of a [`Spawner`](super::spawner::Spawner): starts processes, reads their output,
-//! checks limits, kills and reaps. It blocks in one place only, a poll over all jobs.
+//! has limits checked, kills and reaps. It blocks in one place only, a poll over all jobs.
 //!
 //! Owns every running [`Job`] and [`PipedJob`]. Ends when the last handle is dropped, after killing
 //! what still runs.
 //!
-//! Bounds: a pass starts at most [`STARTS`] processes, and checks commands for [`SLICE`] and looks at
-//! their open files for as long at most, so that an order to start or to kill never waits longer.
+//! Bounds: a pass starts at most [`STARTS`] processes and checks limits for some milliseconds
+//! ([`Checks`]), so that an order to start or to kill never waits longer.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     os::fd::OwnedFd,
     sync::{Arc, atomic::AtomicU64, mpsc},
     time::{Duration, Instant},
 };
 
-use callboard_actors::{
-    ids::TenantId,
-    ports::{ExecLimits, SandboxError},
-};
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    time::{ClockId, clock_gettime},
-};
+use callboard_actors::{ids::TenantId, ports::SandboxError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
-    job::{Ending, Hurry, Job},
+    checks::{Checks, Jobs},
+    job::{Ending, Job},
     launch::{Launch, Order, Reply},
-    machine::{self, Machine},
     parked::{ControlGroups, Starter},
     piped_job::PipedJob,
-    processes::{Paused, Processes, total},
-    scarce, search,
     termination::{Terminate, Terminator},
     turns::Turns,
 };
 use crate::{fair::Place, mask};
 
-/// Interval between two checks of all limits. A command must end within two seconds of exceeding
-/// one.
-const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Interval between two reads of the machine's number of processes. If the number has grown by one
-/// command's limit, all limits are checked at once: a fork bomb doubles until no other process gets
-/// a processor, and the kernel's own limit does not apply to root.
-const READ_INTERVAL: Duration = Duration::from_millis(20);
-
-// The shares below count processor time of this thread. Elapsed time would also count its waits for
-// a processor, and the checks would become rarest on a busy machine, where they matter most.
-
-/// Share of the time that checking limits may take on a machine with very many processes: one part
-/// in this many.
-const CHECK_SHARE: u32 = 20;
-
-/// Longest interval between two checks of all limits, however long a check takes. A command must
-/// end within two seconds of exceeding one.
-const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(1000);
-
-/// Processes started in one pass (each takes about a millisecond), and the time that checks of
-/// commands may take in one.
+/// Processes started in one pass; each takes about a millisecond.
 const STARTS: usize = 16;
 
-/// Commands of a tenant whose commands give way that begin at a time.
+/// Commands that begin at a time of the tenants whose commands give way, and the interval between two
+/// looks whether more may. One of each tenant always may.
 const BEGIN_MAX: usize = 8;
-const SLICE: Duration = Duration::from_millis(4);
-
-/// Share of the time that looking at open files may take: one part in this many.
-const FILES_SHARE: u32 = 8;
-
-/// Open files of a command above which all such commands together may have as many as the second
-/// number: that many can be looked at in some seconds.
-const MANY_FILES: u64 = 4 * 1024;
-const MANY_FILES_SUM: u64 = 128 * 1024;
-
-/// Open files of commands without a control group that are looked at in one search for memory.
-const DESCRIPTORS_MAX: usize = 8 * 1024;
-
-/// Shortest interval between two lines of the log about a disk that fills.
-const FILLED_LOG_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Loss of memory since the last check after which all limits are checked at once: a command fills
-/// memory at gigabytes a second. While the machine loses memory it is read more often.
-const LOSS: u64 = 16 * 1024 * 1024;
-const MEMORY_READ_INTERVAL: Duration = Duration::from_millis(5);
-const HURRIED_READ_INTERVAL: Duration = Duration::from_millis(2);
-
-/// Pause after a check of commands that lose memory, as a multiple of what the check took.
-const LOSS_SHARE: u32 = 3;
-
-/// Share of the time that reading the machine's memory may take on a machine with very many
-/// processors: one part in this many.
-const READ_SHARE: u32 = 10;
-
-/// Shortest interval between two searches for the command that keeps what is gone, and the share of
-/// the time that they may take, in which all commands are paused: one part in this many.
-const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
-const SEARCH_SHARE: u32 = 10;
+const HELD_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Interval for polling the exit of a job that has no descriptor.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Processor time of a repeated check, for pauses that grow with it. One expensive check does not
-/// count, only two in a row: the first allocation of a thread alone can take ten milliseconds.
-#[derive(Default)]
-struct Cost {
-    last: Duration,
-}
-
-impl Cost {
-    /// Takes the time of a check that began at `begun` and returns the smaller of the last two.
-    fn since(&mut self, begun: Duration) -> Duration {
-        let spent = spent_since(begun);
-        std::mem::replace(&mut self.last, spent).min(spent)
-    }
-}
 
 /// A command that waits to be started.
 struct Waiting {
@@ -122,69 +47,20 @@ struct Waiting {
     place: Option<Place>,
 }
 
-/// A check of the limits of all commands, made in slices.
-struct LimitCheck {
-    all: Processes,
-    /// Id of the next job to check.
-    next: u64,
-    /// Processor time spent so far.
-    took: Duration,
-}
-
 pub(super) struct Thread {
     inbox: mpsc::Receiver<Order>,
     woken: OwnedFd,
     waiting: VecDeque<Waiting>,
     /// When the next of them may start.
     starts_due: Instant,
-    jobs: BTreeMap<u64, Job>,
+    jobs: Jobs,
     piped: BTreeMap<u64, PipedJob>,
     terminator: Terminator,
     starter: Starter,
     /// Whether the patterns that mask lines are being compiled, in a thread of their own.
     prepares_masks: bool,
-    checked_at: Instant,
-    check_interval: Duration,
-    limit_check: Option<LimitCheck>,
-    turns: Turns,
-    read_at: Instant,
-    /// When the next search for the command that keeps what is gone may begin.
-    next_search: Instant,
-    /// When open files may be looked at again, and whose were last.
-    files_due: Instant,
-    files_of: Option<TenantId>,
-    /// When the log may have a line about a disk again.
-    next_filled_log: Instant,
-    /// Number of processes of the machine before the first job started, or at the last jump.
-    usual: u32,
-    /// Interval to the next read of the machine's processes and memory.
-    read_interval: Duration,
-    /// Cost of reading the machine's memory, and of counting sockets.
-    memory_cost: Cost,
-    sockets_cost: Cost,
-    /// When the last check of commands that lose memory ended, and what it costs.
-    losses_checked_at: Instant,
-    losses_check_took: Duration,
-    losses_cost: Cost,
-    /// The machine at the last check that examined commands.
-    examined: Machine,
-    /// Memory available at the last check and at the last read, in bytes; `None` if every command
-    /// has a control group.
-    available: Option<(u64, u64)>,
+    checks: Checks,
     buffer: Vec<u8>,
-}
-
-/// Processor time of this thread.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(
-        time.tv_sec.try_into().unwrap_or_default(),
-        time.tv_nsec.try_into().unwrap_or_default(),
-    )
-}
-
-fn spent_since(begun: Duration) -> Duration {
-    processor_time().saturating_sub(begun)
 }
 
 impl Thread {
@@ -206,24 +82,7 @@ impl Thread {
             terminator: Terminator::counted_by(scans),
             starter: Starter::new(groups),
             prepares_masks: false,
-            checked_at: now,
-            check_interval: CHECK_INTERVAL,
-            limit_check: None,
-            turns,
-            read_at: now,
-            next_search: now,
-            files_due: now,
-            files_of: None,
-            next_filled_log: now,
-            usual: 0,
-            read_interval: READ_INTERVAL,
-            memory_cost: Cost::default(),
-            sockets_cost: Cost::default(),
-            losses_checked_at: now,
-            losses_check_took: Duration::ZERO,
-            losses_cost: Cost::default(),
-            examined: Machine::default(),
-            available: None,
+            checks: Checks::new(turns),
             buffer: vec![0; 64 * 1024],
         }
     }
@@ -261,17 +120,11 @@ impl Thread {
     /// something to read or reap.
     fn wait(&self) -> HashSet<u64> {
         let now = Instant::now();
-        let check = (!self.jobs.is_empty()).then(|| {
-            (self.checked_at + self.check_interval).min(self.read_at + self.read_interval)
-        });
         let asks = self
             .jobs
             .values()
             .any(Job::exit_is_polled)
             .then(|| now + EXIT_POLL_INTERVAL);
-        let files = self.jobs.values().any(|job| job.tables_due() > 0);
-        let files = files.then_some(self.files_due);
-        let goes_on = self.limit_check.is_some().then_some(now);
         let starts = (!self.waiting.is_empty()).then_some(self.starts_due);
         let dues = self
             .jobs
@@ -281,10 +134,8 @@ impl Thread {
         let until = dues
             .chain(
                 [
-                    check,
                     asks,
-                    files,
-                    goes_on,
+                    self.checks.due(&self.jobs, now),
                     starts,
                     self.terminator.due,
                     self.starter.due,
@@ -371,35 +222,37 @@ impl Thread {
         }
     }
 
-    /// Takes the commands that start now. Of tenants whose commands give way, few begin at a time:
+    /// Takes the commands that start now. Of the tenants whose commands give way, few begin at a time:
     /// until they are known to the scheduler, they go before what others begin.
     fn next_starts(&mut self) -> Vec<Waiting> {
-        let mut begin = HashMap::<TenantId, usize>::new();
+        let now = Instant::now();
         let beginning = self.jobs.values().filter(|job| job.is_beginning());
-        for tenant in beginning.filter_map(Job::tenant) {
-            *begin.entry(tenant.clone()).or_default() += 1;
-        }
+        let mut begin: Vec<TenantId> = beginning
+            .filter_map(Job::tenant)
+            .filter(|tenant| self.checks.give_way(tenant))
+            .cloned()
+            .collect();
         let mut starts = Vec::new();
         let mut held = VecDeque::new();
         while starts.len() < STARTS
             && let Some(next) = self.waiting.pop_front()
         {
             if let Some(tenant) = &next.launch.tenant
-                && self.turns.give_way(tenant)
+                && self.checks.give_way(tenant)
             {
-                let begin = begin.entry(tenant.clone()).or_default();
-                if *begin >= BEGIN_MAX {
+                let is_last = begin.len() >= BEGIN_MAX && begin.contains(tenant);
+                if is_last || self.checks.is_barred(tenant, now) {
                     held.push_back(next);
                     continue;
                 }
-                *begin += 1;
+                begin.push(tenant.clone());
             }
             starts.push(next);
         }
         // Those that were not looked at start in the next pass.
         self.starts_due = Instant::now();
         if self.waiting.is_empty() {
-            self.starts_due += READ_INTERVAL;
+            self.starts_due += HELD_INTERVAL;
         }
         held.append(&mut self.waiting);
         self.waiting = held;
@@ -421,16 +274,10 @@ impl Thread {
                     // The host's own commands, which find out what the machine can do, show no lines.
                     shows_lines |= launch.tenant.is_some();
                     if self.jobs.is_empty() {
-                        self.checked_at = Instant::now();
-                        self.read_at = self.checked_at;
-                        self.usual = total();
+                        self.checks.begin();
                     }
                     let job = Job::new(child, *launch, group, reply, place);
-                    if self.available.is_none() && job.is_suspect() {
-                        self.available =
-                            machine::available().map(|available| (available, available));
-                        self.read_interval = MEMORY_READ_INTERVAL;
-                    }
+                    self.checks.add(&job);
                     self.jobs.insert(id, job);
                 }
                 Err(error) => {
@@ -445,7 +292,7 @@ impl Thread {
 
     fn turn(&mut self, ready: &HashSet<u64>) {
         // The order matters. `step` notices exits and timeouts, so it comes before `end`, which
-        // kills. `start_limit_check` also comes before `end`, so that both share one scan. `answer`
+        // kills. `Checks::start` also comes before `end`, so that both share one scan. `answer`
         // comes last, so that a job that ended in this pass is answered in it.
         self.start_some();
         let now = Instant::now();
@@ -461,339 +308,21 @@ impl Thread {
             }
         }
         self.piped.values_mut().for_each(PipedJob::step);
-        let scanned = self.start_limit_check(now);
+        let scanned = self.checks.start(&mut self.jobs, now);
         self.end(scanned);
-        self.continue_limit_check();
-        self.read_files(now);
+        self.checks.go_on(&mut self.jobs);
+        self.checks.read_files(&mut self.jobs, now);
         self.answer();
-    }
-
-    /// Starts a check of all limits if one is due: on its interval, after a jump in processes, or
-    /// after a loss of memory. Between checks only the cheap counts of the machine are read.
-    /// Returns whether it scanned the processes.
-    fn start_limit_check(&mut self, now: Instant) -> bool {
-        if self.jobs.is_empty() || self.limit_check.is_some() {
-            return false;
-        }
-        let begun = processor_time();
-        let mut is_due = now >= self.checked_at + self.check_interval;
-        if !is_due && now >= self.read_at + self.read_interval {
-            self.read_at = now;
-            let now_total = total();
-            is_due = now_total > self.usual.saturating_add(ExecLimits::DEFAULT.processes);
-            if is_due {
-                // Other programs may have grown too, so the next jump counts from here.
-                self.usual = now_total;
-            }
-            is_due = is_due || self.loses_memory(now);
-            if self.turns.is_on() {
-                // The kernel may allow one change in a tenth of a second: those that give way first.
-                let mut jobs: Vec<_> = self.jobs.values_mut().collect();
-                jobs.sort_by_key(|job| !job.gives_way());
-                jobs.into_iter().any(Job::begin_turns);
-            }
-            self.check_sockets();
-            self.check_losses();
-        }
-        if is_due {
-            let all = Processes::read();
-            self.take_turns(&all, now);
-            self.check_memory(&all);
-            self.check_gone(&all);
-            self.limit_check = Some(LimitCheck {
-                all,
-                next: 0,
-                took: spent_since(begun),
-            });
-        }
-        is_due
-    }
-
-    /// Whether the machine has lost so much memory since the last check that all limits must be
-    /// checked. The interval grows with the duration of a check, so that checks keep to their share
-    /// of the time however fast memory is lost.
-    fn loses_memory(&mut self, now: Instant) -> bool {
-        let begun = processor_time();
-        self.read_interval = READ_INTERVAL;
-        let Some((at_check, at_read)) = self.available else {
-            return false;
-        };
-        let Some(available) = machine::available() else {
-            return false;
-        };
-        self.read_interval = if at_read.saturating_sub(available) > LOSS / 4 {
-            HURRIED_READ_INTERVAL
-        } else {
-            MEMORY_READ_INTERVAL
-        };
-        self.available = Some((at_check, available));
-        self.read_interval = self
-            .read_interval
-            .max(self.memory_cost.since(begun) * READ_SHARE);
-        let rested = now
-            >= self.checked_at
-                + self
-                    .check_interval
-                    .saturating_sub(CHECK_INTERVAL)
-                    .max(HURRIED_READ_INTERVAL);
-        rested && at_check.saturating_sub(available) > LOSS
-    }
-
-    /// Lets the commands of tenants whose commands have run long enough give way to others.
-    fn take_turns(&mut self, all: &Processes, now: Instant) {
-        if !self.turns.is_on() {
-            return;
-        }
-        let running = || self.jobs.values().filter(|job| job.is_running());
-        self.turns.count(running().filter_map(Job::tenant), now);
-        for job in self.jobs.values_mut().filter(|job| job.is_running()) {
-            let Some(tenant) = job.tenant() else { continue };
-            if self.turns.give_way(tenant) {
-                job.give_way();
-            }
-            job.take_turns(all);
-        }
-    }
-
-    /// Checks the sockets of commands without a control group.
-    fn check_sockets(&mut self) {
-        if self.available.is_none() {
-            return;
-        }
-        let begun = processor_time();
-        let hurry = self
-            .jobs
-            .values_mut()
-            .map(Job::check_sockets)
-            .max()
-            .unwrap_or(Hurry::None);
-        let (wanted, share) = match hurry {
-            Hurry::None => (MEMORY_READ_INTERVAL, READ_SHARE),
-            Hurry::Often => (HURRIED_READ_INTERVAL, LOSS_SHARE),
-            Hurry::AtOnce => (HURRIED_READ_INTERVAL, 1),
-        };
-        self.read_interval = self
-            .read_interval
-            .min(wanted)
-            .max(self.sockets_cost.since(begun) * share);
-    }
-
-    /// Checks only commands that may hold what the machine has lost, without scanning other
-    /// processes. Takes a quarter of the time at most.
-    ///
-    /// While the loss grows, the commands are paused during the check: they could fill tens of
-    /// mebibytes while their processes are examined.
-    fn check_losses(&mut self) {
-        if self.available.is_none()
-            || self.losses_checked_at.elapsed() < self.losses_check_took * LOSS_SHARE
-        {
-            return;
-        }
-        let begun = processor_time();
-        let Some(now) = Machine::read() else { return };
-        if self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
-            let roots = || {
-                self.jobs
-                    .values()
-                    .filter(|job| job.is_suspect())
-                    .map(Job::root)
-            };
-            let grows = now.lost_since(self.examined) > LOSS / 2;
-            let paused = grows.then(|| Paused::below(roots()));
-            let all = Processes::read_below(roots());
-            self.end_losing(&all);
-            self.examined = now;
-            drop(paused);
-        }
-        self.losses_checked_at = Instant::now();
-        self.losses_check_took = self.losses_cost.since(begun);
-    }
-
-    /// Ends the command that holds what the machine has lost. Needed only for commands without a
-    /// control group.
-    fn check_memory(&mut self, all: &Processes) {
-        let is_needed = self.jobs.values().any(Job::is_suspect);
-        self.available = is_needed
-            .then(machine::available)
-            .flatten()
-            .map(|available| (available, available));
-        if is_needed {
-            self.end_losing(all);
-        }
-    }
-
-    /// Ends the command that keeps what is nearly gone.
-    fn check_gone(&mut self, all: &Processes) {
-        let begun = Instant::now();
-        if self.jobs.is_empty() || begun < self.next_search {
-            return;
-        }
-        let Some(kind) = scarce::gone() else { return };
-        let running = self.jobs.iter().filter(|(_, job)| job.is_running());
-        let candidates: Vec<_> = running.map(|(id, job)| job.candidate(*id, all)).collect();
-        let keeper = search::keeper(kind, &candidates);
-        if let Some(job) = keeper.and_then(|id| self.jobs.get_mut(&id)) {
-            job.stop_taking(kind);
-        }
-        let pause = SEARCH_INTERVAL.max(begun.elapsed() * SEARCH_SHARE);
-        self.next_search = Instant::now() + pause;
-    }
-
-    /// Looks at open files of commands, of each tenant in turn and of the command first that has the
-    /// fewest tables to read.
-    fn read_files(&mut self, now: Instant) {
-        if now < self.files_due {
-            return;
-        }
-        let begun = processor_time();
-        while spent_since(begun) < SLICE {
-            let due = self.jobs.values_mut().filter(|job| job.tables_due() > 0);
-            let last = self.files_of.as_ref();
-            let next = due.min_by(|a, b| {
-                let place = |job: &Job| (job.tenant() <= last, job.tenant().cloned());
-                let tables = |job: &Job| job.tables_due();
-                (place(a), tables(a)).cmp(&(place(b), tables(b)))
-            });
-            let Some(job) = next else { break };
-            self.files_of = job.tenant().cloned();
-            job.read_files();
-        }
-        self.files_due = Instant::now() + spent_since(begun) * FILES_SHARE;
-    }
-
-    /// Ends the command with most open files of the tenant with most, if those with very many have
-    /// too many together.
-    fn check_open_files(&mut self) {
-        let many = |job: &Job| job.is_running() && job.open_files() > MANY_FILES;
-        let mut sums = BTreeMap::<Option<TenantId>, u64>::new();
-        for job in self.jobs.values().filter(|job| many(job)) {
-            *sums.entry(job.tenant().cloned()).or_default() += job.open_files();
-        }
-        let most = sums.iter().max_by_key(|(_, files)| **files);
-        let Some((tenant, _)) = most.filter(|_| sums.values().sum::<u64>() > MANY_FILES_SUM) else {
-            return;
-        };
-        let jobs = self.jobs.values_mut().filter(|job| many(job));
-        let jobs = jobs.filter(|job| job.tenant() == tenant.as_ref());
-        if let Some(job) = jobs.max_by_key(|job| job.open_files()) {
-            job.stop_opening_with_others();
-        }
-    }
-
-    /// Ends the command that has most of something of which all commands have too much together.
-    fn check_scarce(&mut self) {
-        let running = || self.jobs.values().filter(|job| job.is_running());
-        let sum = running().fold(scarce::Taken::default(), |sum, job| sum.plus(job.scarce()));
-        let Some(kind) = scarce::excess_of_all(sum) else {
-            return;
-        };
-        let jobs = self.jobs.values_mut().filter(|job| job.is_running());
-        if let Some(job) = jobs.max_by_key(|job| job.scarce().of(kind)) {
-            job.stop_taking(kind);
-        }
-    }
-
-    fn end_losing(&mut self, all: &Processes) {
-        let Some(now) = Machine::read() else { return };
-        if !self.jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
-            return;
-        }
-        let mut jobs: Vec<_> = self.jobs.iter().collect();
-        jobs.sort_by_key(|(_, job)| job.open_files());
-        let mut reads = DESCRIPTORS_MAX;
-        let suspects: Vec<_> = jobs
-            .into_iter()
-            .filter_map(|(id, job)| Some((*id, job.suspect(all, now, &mut reads)?)))
-            .collect();
-        let over = machine::over(
-            now,
-            &suspects
-                .iter()
-                .map(|(_, suspect)| *suspect)
-                .collect::<Vec<_>>(),
-        );
-        if let Some(job) = over
-            .and_then(|at| suspects.get(at))
-            .and_then(|(id, _)| self.jobs.get_mut(id))
-        {
-            job.stop_losing(all);
-        }
     }
 
     /// Ends the jobs that must end. Reuses the process scan if one was just made.
     fn end(&mut self, scanned: bool) {
-        let seen = self
-            .limit_check
-            .as_ref()
-            .filter(|_| scanned)
-            .map(|limit_check| &limit_check.all);
+        let seen = self.checks.scanned().filter(|_| scanned);
         let jobs = self.jobs.values_mut().map(|job| job as &mut dyn Terminate);
         let mut all: Vec<_> = jobs
             .chain(self.piped.values_mut().map(|job| job as &mut dyn Terminate))
             .collect();
         self.terminator.pass(&mut all, seen);
-    }
-
-    /// Continues a check of limits with the next slice.
-    fn continue_limit_check(&mut self) {
-        let begun = processor_time();
-        let Some(mut limit_check) = self.limit_check.take() else {
-            return;
-        };
-        let mut is_done = true;
-        for (id, job) in self.jobs.range_mut(limit_check.next..) {
-            if spent_since(begun) > SLICE {
-                (is_done, limit_check.next) = (false, *id);
-                break;
-            }
-            job.check_limits(&limit_check.all);
-        }
-        limit_check.took += spent_since(begun);
-        if !is_done {
-            self.limit_check = Some(limit_check);
-            return;
-        }
-        self.check_disks();
-        self.check_scarce();
-        self.check_open_files();
-        self.checked_at = Instant::now();
-        self.check_interval = CHECK_INTERVAL
-            .max(limit_check.took * CHECK_SHARE)
-            .min(CHECK_INTERVAL_MAX);
-    }
-
-    /// A disk shows that it fills up, but not who fills it. Of bytes, a command is ended for those
-    /// that it wrote itself; if none wrote that much, no command ends and the log says so. Of files,
-    /// the one with the most kernel time is ended, and the counts of the others start again.
-    fn check_disks(&mut self) {
-        let filling = self.jobs.values_mut().filter(|job| job.fills_the_disk());
-        if let Some(job) = filling.max_by_key(|job| job.disk.written()) {
-            job.stop_filling();
-            let bytes = job.disk.written();
-            self.jobs
-                .values_mut()
-                .for_each(|job| job.disk.leave_out(bytes));
-        } else if Instant::now() >= self.next_filled_log
-            && let Some(job) = self.jobs.values().find(|job| job.sees_the_disk_filled())
-        {
-            self.next_filled_log = Instant::now() + FILLED_LOG_INTERVAL;
-            tracing::warn!(
-                disk = %job.disk.folder().display(),
-                mebibytes = job.disk.lost() >> 20,
-                "a disk has lost more than a command may write, and none of the running ones wrote \
-                 that much: none is ended"
-            );
-        }
-        let filling = self
-            .jobs
-            .values_mut()
-            .filter(|job| job.fills_the_disk_with_files());
-        if let Some(job) = filling.max_by_key(|job| job.disk.ticks()) {
-            job.stop_creating();
-            self.jobs
-                .values_mut()
-                .for_each(|job| job.disk.forget_files());
-        }
     }
 
     fn answer(&mut self) {
@@ -822,7 +351,7 @@ impl Thread {
 mod tests {
     use std::path::PathBuf;
 
-    use callboard_actors::ports::{Exec, Progress, Sandbox};
+    use callboard_actors::ports::{Exec, ExecLimits, Progress, Sandbox};
     use tokio::sync::oneshot;
     use tokio_util::sync::CancellationToken;
 
@@ -977,6 +506,65 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn a_command_that_makes_sessions_all_the_time_gives_way_as_well() {
+        if std::fs::read_to_string("/proc/self/autogroup").is_err() {
+            eprintln!("note: this kernel has no sessions that give way");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap().among_tenants();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let run = async |tenant: &str, command: &str| {
+            let exec = Exec {
+                tenant: Some(tenant.parse().unwrap()),
+                ..Exec::new(command)
+            };
+            let done = sandbox.exec(exec, CancellationToken::new()).await;
+            assert_eq!(done.unwrap().status, Some(0));
+        };
+        let made = || std::fs::read(folder.path().join("made")).map_or(0, |made| made.len());
+        let others = async {
+            run("acme", "sleep 3").await; // It has run for its time when this ends.
+            let begun = made();
+            run("acme", "sleep 1.5").await;
+            let alone = made() - begun;
+            run("zeta", "sleep 1.5").await;
+            let beside = made() - alone - begun;
+            std::fs::write(folder.path().join("end"), "").unwrap();
+            (alone, beside)
+        };
+        let sessions = "until [[ -e end ]]; do setsid -w sleep 0.01; echo >>made; done";
+
+        let ((), (alone, beside)) = tokio::join!(run("acme", sessions), others);
+
+        assert!(beside > 0 && beside * 2 < alone, "{beside} of {alone}");
+    }
+
+    #[tokio::test]
+    async fn a_command_with_very_many_new_sessions_all_the_time_ends() {
+        if std::fs::read_to_string("/proc/self/autogroup").is_err() {
+            eprintln!("note: this kernel has no sessions that give way");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap().among_tenants();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Local::new(root, &spawner, ExecLimits::default());
+        let command = "for i in {1..24}; do \
+             (for j in {1..600}; do setsid -w sleep 0.05; done) & done; wait";
+        let exec = Exec {
+            tenant: Some("acme".parse().unwrap()),
+            ..Exec::new(command)
+        };
+
+        let ended = sandbox.exec(exec, CancellationToken::new()).await;
+
+        let limit = ended.unwrap_err().to_string();
+        assert!(limit.contains("new sessions"), "{limit}");
+    }
+
     fn launch() -> Box<Launch> {
         Box::new(Launch {
             tenant: None,
@@ -995,25 +583,6 @@ mod tests {
             gate: None,
             kind: Kind::Group("mark".to_owned()),
         })
-    }
-
-    /// A page fault once made the first check ten times as expensive as all others, and the next
-    /// one came after a tenth of a second, in which a command fills hundreds of mebibytes.
-    #[test]
-    fn one_expensive_check_does_not_delay_the_next() {
-        let mut cost = Cost::default();
-        let busy = || {
-            let begun = processor_time();
-            while spent_since(begun) < Duration::from_millis(2) {
-                std::hint::spin_loop();
-            }
-            begun
-        };
-
-        assert_eq!(cost.since(busy()), Duration::ZERO);
-        assert!(cost.since(busy()) >= Duration::from_millis(2));
-        assert!(cost.since(processor_time()) < Duration::from_millis(2));
-        assert!(cost.since(busy()) < Duration::from_millis(2));
     }
 
     #[test]

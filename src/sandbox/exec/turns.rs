@@ -7,8 +7,11 @@
 //! rest gets the time back. A command that gives way does so until it ends.
 //!
 //! The kernel divides processors among sessions (autogroups) first, so a session is what gives way.
-//! A new session of a command does at the next look. Where the host is in a control group with a
-//! weight of its own, sessions count for nothing, and the weight of the command's group does.
+//! A new session of a command does at the next look. A command that makes sessions all the time is
+//! stopped for most of the time while commands run that do not give way, and ends if they are very
+//! many. Where the host is in a
+//! control group with a weight of its own, sessions count for nothing, and the weight of the
+//! command's group does.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -39,6 +42,22 @@ const LOOKS_MAX: usize = 64;
 /// Sessions of a command that are changed after one call.
 const DUE_MAX: usize = 8;
 
+/// A command makes sessions all the time where more than a third of the checks find a new one: a check
+/// that does counts two up to the second number, and each other takes one back.
+const WITH_NEW: u8 = 4;
+const WITH_NEW_MAX: u8 = 10;
+
+/// New sessions that count in one check of a command: fewer are those of its boundary and of daemons.
+const NEW_MIN: usize = 5;
+
+/// New sessions that all commands may have in two checks in a row, and in one. With more of them the
+/// host itself waits for a processor.
+const NEW_MAX: usize = 16;
+const NEW_AT_ONCE_MAX: usize = 64;
+
+/// How long no command of a tenant begins after one of its commands had too many of those.
+const BARRED: Duration = Duration::from_secs(30);
+
 /// Niceness of the sessions of a command from its begin, so that the host goes first, and once it
 /// gives way.
 const BEGUN: i32 = 5;
@@ -51,6 +70,10 @@ pub(super) struct Turns {
     /// How many commands of each ran at the last count, and when that was.
     running: HashMap<TenantId, u32>,
     counted: Option<Instant>,
+    /// Tenants whose commands do not begin, and until when.
+    barred: HashMap<TenantId, Instant>,
+    /// Whether the last check found more new sessions than there may be.
+    had_too_many: bool,
     /// Whether there may be commands of several tenants.
     among_tenants: Arc<AtomicBool>,
 }
@@ -61,6 +84,8 @@ impl Turns {
             used: HashMap::new(),
             running: HashMap::new(),
             counted: None,
+            barred: HashMap::new(),
+            had_too_many: false,
             among_tenants,
         }
     }
@@ -88,6 +113,23 @@ impl Turns {
             .retain(|tenant, used| !used.is_zero() || self.running.contains_key(tenant));
     }
 
+    /// Takes the number of new sessions that a check found in all commands. Returns whether the
+    /// commands that have them must end.
+    pub(super) fn are_too_many(&mut self, new: usize) -> bool {
+        let had = std::mem::replace(&mut self.had_too_many, new > NEW_MAX);
+        new > NEW_AT_ONCE_MAX || had && self.had_too_many
+    }
+
+    /// Lets no command of a tenant begin for some time.
+    pub(super) fn bar(&mut self, tenant: &TenantId, now: Instant) {
+        self.barred.retain(|_, until| *until > now);
+        self.barred.insert(tenant.clone(), now + BARRED);
+    }
+
+    pub(super) fn is_barred(&self, tenant: &TenantId, now: Instant) -> bool {
+        self.barred.get(tenant).is_some_and(|until| *until > now)
+    }
+
     /// Whether commands are those of tenants.
     pub(super) fn is_on(&self) -> bool {
         self.among_tenants.load(Ordering::Relaxed)
@@ -108,6 +150,12 @@ pub(super) struct Sessions {
     have_begun: bool,
     /// Processes looked at so far.
     looked: usize,
+    /// Those of the last check.
+    known: HashSet<i32>,
+    /// Grows with each check that finds a new one, and shrinks with the others.
+    with_new: u8,
+    /// How many new ones the last check found.
+    new: usize,
     /// Those that have not this niceness yet, each as the file of one of its processes. An unprivileged
     /// host may change one session in a tenth of a second.
     due: Vec<File>,
@@ -119,6 +167,9 @@ impl Default for Sessions {
             niceness: BEGUN,
             have_begun: false,
             looked: 0,
+            known: HashSet::new(),
+            with_new: 0,
+            new: 0,
             due: Vec::new(),
         }
     }
@@ -138,6 +189,17 @@ impl Sessions {
     /// Whether they give way.
     pub(super) fn are_behind(&self) -> bool {
         self.niceness == GIVES_WAY
+    }
+
+    /// How many new ones the last check found, if they are not few.
+    pub(super) fn new_ones(&self) -> usize {
+        if self.new < NEW_MIN { 0 } else { self.new }
+    }
+
+    /// Whether new ones are made all the time. A session goes before the others until the next look:
+    /// a chain of sessions, each made by the one before it, would never give way.
+    pub(super) fn are_made_anew(&self) -> bool {
+        self.with_new >= WITH_NEW
     }
 
     /// Changes those of these processes that have not their niceness. Looks at some of many
@@ -164,6 +226,16 @@ impl Sessions {
             }
         }
         self.go_on();
+    }
+
+    /// Takes the sessions that a check found.
+    pub(super) fn count(&mut self, sessions: HashSet<i32>) {
+        self.new = sessions.difference(&self.known).count();
+        self.with_new = match self.new {
+            0 => self.with_new.saturating_sub(1),
+            _ => WITH_NEW_MAX.min(self.with_new + 2),
+        };
+        self.known = sessions;
     }
 
     /// Goes on where the kernel let no more be changed. Returns whether more are to come.
@@ -237,6 +309,23 @@ mod tests {
         assert!(turns.give_way(&acme) && !turns.give_way(&zeta));
         pass(&mut turns, &mut at, 20_000, &[]);
         assert!(!turns.give_way(&acme));
+    }
+
+    #[test]
+    fn new_sessions_are_too_many_in_two_checks_in_a_row_or_very_many_in_one() {
+        let (acme, zeta) = tenants();
+        let mut turns = Turns::new(Arc::new(true.into()));
+
+        let found = [17, 16, 17, 17, 3, 65].map(|new| turns.are_too_many(new));
+
+        assert_eq!(found, [false, false, false, true, false, true]);
+        let now = Instant::now();
+        turns.bar(&acme, now);
+        let is_barred = |tenant, seconds| {
+            let at = now + Duration::from_secs(seconds);
+            turns.is_barred(tenant, at)
+        };
+        assert!(is_barred(&acme, 29) && !is_barred(&acme, 30) && !is_barred(&zeta, 1));
     }
 
     #[test]

@@ -34,7 +34,7 @@ fn note() -> Arc<dyn callboard_actors::ports::Tool> {
 }
 
 /// A server whose model asks for the tool in each round whose prompt begins with `use`.
-async fn asking() -> Server {
+pub(super) async fn asking() -> Server {
     let model = ScriptedModel::answering(|request, _| {
         let last = request.messages.last().map(|message| message.text());
         let last = last.unwrap_or_default();
@@ -605,6 +605,43 @@ async fn a_person_allows_and_denies_calls_in_place() {
     assert!(timeline.contains("class=\"bar approval") && timeline.contains("class=\"bar model"));
     let figures = browser.get("/console/c/ask/figures").await.text;
     assert!(figures.contains("<code>note</code>") && figures.contains("Tokens in"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn an_answer_to_a_question_that_is_gone_allows_no_call_with_the_same_id() {
+    let server = asking().await;
+    let mut browser = Browser::with(&server, ACME).await;
+    let first = [("id", "ask"), ("content", "use the tool")];
+    browser.form("/console/new", &first).await;
+    let old = browser.until("/console/c/ask", "class=\"question\"").await;
+    let task = "/v1/conversations/ask";
+    let post = async |path: &str, body: Value| {
+        let asked = server.ask(Method::POST, path, ACME).json(&body);
+        soon(asked.send()).await.unwrap().status().as_u16()
+    };
+    browser.form("/console/c/ask/interrupt", &[]).await;
+    browser
+        .until("/console/c/ask", "<code>interrupted</code>")
+        .await;
+    assert_eq!(post(&format!("{task}/reset"), json!({})).await, 204);
+    let again = [("content", "use it again"), ("busy", "queue")];
+    browser.form("/console/c/ask/send", &again).await;
+    let new = browser.until("/console/c/ask", "class=\"question\"").await;
+    let call = field(&new, "call");
+    assert_eq!(call, field(&old, "call"), "the model uses its ids again");
+
+    let (old, new) = (field(&old, "round"), field(&new, "round"));
+    let stale = [("call", &*call), ("round", &old), ("allow", "once")];
+    let page = browser.form("/console/c/ask/approve", &stale).await.status;
+    let approval = format!("{task}/approvals/{call}");
+    let body = json!({ "allow": true, "round_id": old });
+    let api = post(&approval, body).await;
+
+    assert_eq!((page, api), (404, 404));
+    let body = json!({ "allow": true, "round_id": new });
+    assert_eq!(post(&approval, body).await, 204);
+    browser.until("/console/c/ask", "noted milk").await;
     server.end().await;
 }
 

@@ -372,7 +372,11 @@ async fn of_task(server: &Server, key: &str, method: &'static str, params: Value
 
 /// Starts a round as a task, and returns its id.
 async fn task(server: &Server, conversation: &str) -> Value {
-    let call = json!({"name": "send_prompt", "arguments": {"prompt": "Hi", "conversation_id": conversation}});
+    task_of(server, conversation, "Hi").await
+}
+
+async fn task_of(server: &Server, conversation: &str, prompt: &str) -> Value {
+    let call = json!({"name": "send_prompt", "arguments": {"prompt": prompt, "conversation_id": conversation}});
     let begun = of_task(server, ACME, "tools/call", call).await;
     let task = &begun["result"];
     assert_eq!(
@@ -421,6 +425,42 @@ async fn a_client_that_knows_tasks_gets_one_and_reads_its_end_from_the_journal()
     let without = newer(&server, ACME, "tasks/get", without, &json!({}));
     let without = answer(soon(without.send()).await.unwrap()).await;
     assert!(without["error"]["code"].is_number(), "{without}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_of_an_old_task_allows_no_call_of_another_round() {
+    let server = super::console::asking().await;
+    let asks = async || {
+        loop {
+            let asked = server.ask(Method::GET, "/v1/conversations/c", ACME);
+            let state: Value = soon(asked.send()).await.unwrap().json().await.unwrap();
+            if let Some(call) = state["waits_for"]["tool_call_ids"][0].as_str() {
+                return call.to_owned();
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let old = task_of(&server, "c", "use it").await;
+    let call = soon(asks()).await;
+    of_task(&server, ACME, "tasks/cancel", json!({ "taskId": old })).await;
+    let reset = async {
+        let reset = || server.ask(Method::POST, "/v1/conversations/c/reset", ACME);
+        while !reset().send().await.unwrap().status().is_success() {}
+    };
+    soon(reset).await;
+    let new = task_of(&server, "c", "use it").await;
+    assert_eq!(soon(asks()).await, call, "the model uses its ids again");
+    let allow = async |task: &Value| {
+        let yes = json!({"action": "accept", "content": {"decision": "allow"}});
+        let answers = json!({"taskId": task, "inputResponses": { call.clone(): yes }});
+        of_task(&server, ACME, "tasks/update", answers).await;
+        let params = json!({ "taskId": new });
+        of_task(&server, ACME, "tasks/get", params).await["result"]["status"].clone()
+    };
+
+    assert_eq!(allow(&old).await, "input_required");
+    while allow(&new).await == "input_required" {}
+    server.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

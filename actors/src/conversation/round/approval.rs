@@ -9,7 +9,7 @@ use crate::{
         Consent,
         round::{DecisionBuilder, Effect, Refusal, decision::fits, rules::CallCheck, tools},
     },
-    ids::WaiterId,
+    ids::{RoundId, WaiterId},
     journal::{ApprovalVerdict, Call, CallState, EntryBody},
     tool_executor::approval_denied,
 };
@@ -20,14 +20,17 @@ const WORDS_CHARS: usize = 4000;
 /// Applies a person's answer for a call that awaits approval.
 pub(in crate::conversation) fn approval(
     decision: &mut DecisionBuilder<'_>,
+    round_id: Option<RoundId>,
     tool_call_id: &str,
     given: &Consent,
     waiter: WaiterId,
 ) {
+    let open = decision.durable.round.as_ref().map(|round| round.id);
     let found = decision
         .durable
         .open_call(tool_call_id)
-        .filter(|(_, call)| matches!(call.state, CallState::Asked { .. }));
+        .filter(|(_, call)| matches!(call.state, CallState::Asked { .. }))
+        .filter(|_| round_id.is_none() || round_id == open);
     let Some((index, call)) = found else {
         return decision.effect(Effect::Refuse {
             waiter,

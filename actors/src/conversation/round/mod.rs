@@ -240,9 +240,10 @@ fn take_command(decision: &mut DecisionBuilder<'_>, command: &Command, waiter: W
             decision.effect(Effect::Answer { waiter });
         }
         Command::Approve {
+            round_id,
             tool_call_id,
             answer,
-        } => approval::approval(decision, tool_call_id, answer, waiter),
+        } => approval::approval(decision, *round_id, tool_call_id, answer, waiter),
         Command::ToolResults { results } => client_tools::results(decision, results, waiter),
         Command::Inject { id, message } => prompt::inject(decision, id.as_ref(), message, waiter),
         Command::Compact { summary } => context::asked(decision, *summary, waiter),

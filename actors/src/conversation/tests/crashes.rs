@@ -147,6 +147,7 @@ impl World {
         self.command(
             0,
             Command::Approve {
+                round_id: None,
                 tool_call_id: tool_call_id.into(),
                 answer: Consent::Once,
             },

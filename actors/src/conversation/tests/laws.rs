@@ -301,18 +301,16 @@ impl Law<'_> {
         let idle = state.round.is_none() && state.inbox.is_empty();
         match command {
             Command::Approve {
+                round_id,
                 tool_call_id,
                 answer,
             } => {
-                let asked = calls(state).find(|(_, call)| call.tool_use.id == *tool_call_id);
-                match asked {
-                    Some((
-                        _,
-                        Call {
-                            state: CallState::Asked { .. },
-                            ..
-                        },
-                    )) => match answer {
+                let is_of_it = |asked| state.round.as_ref().is_some_and(|open| open.id == asked);
+                let asked = calls(state)
+                    .find(|(_, call)| call.tool_use.id == *tool_call_id)
+                    .filter(|_| round_id.is_none_or(is_of_it));
+                match asked.map(|(_, call)| &call.state) {
+                    Some(CallState::Asked { .. }) => match answer {
                         Consent::Changed(input) if cast::is_bad(input) => {
                             refused("invalid_arguments")
                         }
@@ -843,6 +841,7 @@ impl Law<'_> {
                             Command::Approve {
                                 tool_call_id,
                                 answer,
+                                ..
                             },
                         ..
                     } if *tool_call_id == call.tool_use.id => Some(answer),

@@ -383,6 +383,13 @@ impl World {
                     matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20)
                 });
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
+                // Of the round that asks, of any, or of an older one.
+                let round = &self.activations[index].durable.round;
+                let round_id = match self.rng.percent(50) {
+                    true => round.as_ref().map(|round| round.id),
+                    false if self.rng.percent(20) => Some(RoundId::from_random(self.rng.bytes())),
+                    false => None,
+                };
                 let allow = self.rng.percent(60);
                 let always = self.rng.percent(30);
                 let input = |text: &str| RawJson::from_text(text).expect("it is JSON");
@@ -399,6 +406,7 @@ impl World {
                 self.command(
                     index,
                     Command::Approve {
+                        round_id,
                         tool_call_id,
                         answer,
                     },

@@ -79,6 +79,7 @@ impl World {
                     self.command(
                         index,
                         Command::Approve {
+                            round_id: None,
                             tool_call_id,
                             answer: allow.into(),
                         },

@@ -165,11 +165,13 @@ class Conversation:
         self._call(routes.INTERRUPT)
 
     def approve(
-        self, tool_call_id: str, allow: bool = True, *, always: bool = False, reason: str | None = None, input: dict[str, Any] | None = None
+        self, tool_call_id: str, allow: bool = True, *, always: bool = False, reason: str | None = None, input: dict[str, Any] | None = None,
+        round_id: str | None = None
     ) -> None:
         """Answers an `ApprovalRequired`. `always` also allows later calls like it; `input` are arguments in place of the model's; `reason`
-        says to the model why not. Not repeated after a lost connection."""
-        body = _given({"allow": allow, "always": always or None, "input": input, "reason": reason})
+        says to the model why not; with `round_id` of the event the answer counts for its call only, and not for one with the same id
+        after a rewind or reset (`NotFound`). Not repeated after a lost connection."""
+        body = _given({"allow": allow, "always": always or None, "input": input, "reason": reason, "round_id": round_id})
         self._call(routes.APPROVE, {"tool_call_id": tool_call_id}, body=body)
 
     def tool_results(self, results: Sequence[ToolResult]) -> None:

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use reqwest::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::{Home, Key, Served, configure, wait_for};
 use crate::support::model_server::{ModelServer, Reply, anthropic_text, anthropic_tool};
@@ -279,6 +279,20 @@ async fn a_change_that_asks_is_allowed_by_the_route_and_then_made() {
             "{body} {refused:?}"
         );
     }
+    // As text, because a value has no field twice.
+    let twice = r#"{ "allow": true, "input": { "path": "a", "path": "notes.txt", "old_text": "old", "new_text": "x" } }"#;
+    let twice: Box<RawValue> = serde_json::from_str(twice).unwrap();
+    let refused = served
+        .client
+        .post(format!("{}{path}", served.url))
+        .bearer_auth(&acme.key)
+        .json(&twice)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    let refused = refused.text().await.unwrap();
+    assert!(refused.contains("`path`"), "{refused}");
     let input = json!({ "path": "notes.txt", "old_text": "old", "new_text": "changed" });
     let allowed = answer(json!({ "allow": true, "input": input })).await;
     let events = served
