@@ -251,8 +251,7 @@ impl Attached {
                     continue;
                 }
                 (question, given) = asker.answered() => {
-                    let mut body = given.body();
-                    body["round_id"] = json!(round);
+                    let body = given.body(round.as_deref());
                     let call = Some(question.tool_call_id.as_str());
                     let sent = self.remote.post_of(APPROVALS, &self.id, call, &body);
                     match or_leave(signals, typing, sent).await {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use callboard_actors::{chat::RawJson, conversation::Consent, journal::summary};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Question;
 use crate::cli::{
@@ -52,16 +52,13 @@ impl Answer {
     }
 
     /// The answer as the body of a request to a server.
-    pub(in crate::cli) fn body(&self) -> Value {
+    pub(in crate::cli) fn body(&self, round: Option<&str>) -> Value {
         match self {
-            Self::No => serde_json::json!({ "allow": false }),
-            Self::Words(words) => serde_json::json!({ "allow": false, "reason": words }),
-            Self::Yes => serde_json::json!({ "allow": true }),
-            Self::Always => serde_json::json!({ "allow": true, "always": true }),
-            Self::Changed(input) => {
-                let input: Value = serde_json::from_str(input.as_str()).unwrap_or_default();
-                serde_json::json!({ "allow": true, "input": input })
-            }
+            Self::No => json!({ "allow": false, "round_id": round }),
+            Self::Words(words) => json!({ "allow": false, "reason": words, "round_id": round }),
+            Self::Yes => json!({ "allow": true, "round_id": round }),
+            Self::Always => json!({ "allow": true, "always": true, "round_id": round }),
+            Self::Changed(input) => json!({ "allow": true, "input": input, "round_id": round }),
         }
     }
 }
@@ -258,16 +255,16 @@ mod tests {
             Answer::Always,
             Answer::Changed(input),
         ]
-        .map(|answer| answer.body().to_string());
+        .map(|answer| answer.body(Some("r")).to_string());
 
         assert_eq!(
             bodies,
             [
-                r#"{"allow":false}"#,
-                r#"{"allow":false,"reason":"why"}"#,
-                r#"{"allow":true}"#,
-                r#"{"allow":true,"always":true}"#,
-                r#"{"allow":true,"input":{"a":2}}"#,
+                r#"{"allow":false,"round_id":"r"}"#,
+                r#"{"allow":false,"reason":"why","round_id":"r"}"#,
+                r#"{"allow":true,"round_id":"r"}"#,
+                r#"{"allow":true,"always":true,"round_id":"r"}"#,
+                r#"{"allow":true,"input":{"a":2},"round_id":"r"}"#,
             ]
         );
     }

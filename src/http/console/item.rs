@@ -468,7 +468,7 @@ fn end(stop: StopReason, latency_ms: u64) -> Markup {
 /// What can be done from a prompt on.
 fn from_here(shown: &Shown<'_>, seq: Seq, round: RoundId) -> Markup {
     html! {
-        @if !shown.round.is_some() && !shown.id.is_reserved() {
+        @if shown.round.is_none() && !shown.id.is_reserved() {
             form.tools method="post" action=(shown.path("rewind"))
                 data-confirm="Take back this round and all after it?" {
                 (csrf(shown.session))

@@ -53,14 +53,15 @@ impl Decision {
             .map_or(Self::Nothing, |answer| Self::of(&answer))
     }
 
-    /// The body that the host takes; `None` without a decision.
-    pub(super) fn body(self) -> Option<Value> {
-        match self {
-            Self::Allow => Some(serde_json::json!({ "allow": true })),
-            Self::Always => Some(serde_json::json!({ "allow": true, "always": true })),
-            Self::Refuse => Some(serde_json::json!({ "allow": false })),
-            Self::Nothing => None,
-        }
+    /// The body that the host takes for a call of a round; `None` without a decision.
+    pub(super) fn body(self, round: &str) -> Option<Value> {
+        let (allow, always) = match self {
+            Self::Allow => (true, false),
+            Self::Always => (true, true),
+            Self::Refuse => (false, false),
+            Self::Nothing => return None,
+        };
+        Some(serde_json::json!({ "allow": allow, "always": always, "round_id": round }))
     }
 }
 

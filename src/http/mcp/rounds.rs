@@ -137,10 +137,9 @@ impl Call {
         tool_call: &str,
         decision: Decision,
     ) -> Result<(), Refused> {
-        let Some(mut body) = decision.body() else {
+        let Some(body) = decision.body(round) else {
             return Ok(());
         };
-        body["round_id"] = round.into();
         let (id, tool_call) = (escaped(conversation), escaped(tool_call));
         let path = format!("/v1/conversations/{id}/approvals/{tool_call}");
         let asked = Asked::post(path, body).changing(conversation);

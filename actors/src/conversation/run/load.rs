@@ -188,13 +188,23 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_large_journal_is_folded_off_the_threads_of_the_runtime() {
-        let small = fold_loaded(loaded(1000), &None).now_or_never();
-        assert!(small.is_some(), "the runtime folds a small one at once");
+    #[test]
+    fn a_large_journal_is_folded_off_the_threads_of_the_runtime() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        // The only thread for such work is taken, so that it cannot be done at once.
+        let (go, taken) = std::sync::mpsc::channel::<()>();
+        runtime.spawn_blocking(move || taken.recv());
+        runtime.block_on(async {
+            let small = fold_loaded(loaded(1000), &None).now_or_never();
+            assert!(small.is_some(), "the runtime folds a small one at once");
 
-        let mut large = Box::pin(fold_loaded(loaded(DECODED_IN_PLACE + 1), &None));
-        assert!((&mut large).now_or_never().is_none());
-        assert!(matches!(large.await, Ok(Some(Err(_)))), "no journal at all");
+            let mut large = Box::pin(fold_loaded(loaded(DECODED_IN_PLACE + 1), &None));
+            assert!((&mut large).now_or_never().is_none());
+            drop(go);
+            assert!(matches!(large.await, Ok(Some(Err(_)))), "no journal at all");
+        });
     }
 }

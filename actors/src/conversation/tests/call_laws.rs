@@ -382,12 +382,17 @@ pub(super) fn concurrency(call: &Call) -> Concurrency {
     cast::spec(&call.tool_use.name).map_or(Concurrency::Parallel, |spec| spec.concurrency.clone())
 }
 
-/// The file that a call works on, after hooks.
+/// The file that a call works on, after hooks and with the arguments that a person gave it.
 pub(super) fn file(call: &Call) -> Option<String> {
     let Concurrency::PerFile(parameter) = concurrency(call) else {
         return None;
     };
-    let input = cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone());
+    let input = match &call.state {
+        CallState::Started {
+            input: Some(used), ..
+        } => used.clone(),
+        _ => cast::hook(&call.tool_use.name).unwrap_or_else(|| call.tool_use.input.clone()),
+    };
     let arguments: serde_json::Value = input.parse().ok()?;
     Some(
         arguments

@@ -383,12 +383,12 @@ impl World {
                     matches!(call.state, CallState::Asked { .. }) || self.rng.percent(20)
                 });
                 let tool_call_id = asked.map_or("unknown".into(), |call| call.tool_use.id.clone());
-                // Of the round that asks, of any, or of an older one.
+                // Of an older round, of the one that asks, or of any.
                 let round = &self.activations[index].durable.round;
-                let round_id = match self.rng.percent(50) {
-                    true => round.as_ref().map(|round| round.id),
-                    false if self.rng.percent(20) => Some(RoundId::from_random(self.rng.bytes())),
-                    false => None,
+                let round_id = match waiter.0 % 8 {
+                    0 => Some(RoundId::from_random([9; 16])),
+                    1..4 => round.as_ref().map(|round| round.id),
+                    _ => None,
                 };
                 let allow = self.rng.percent(60);
                 let always = self.rng.percent(30);
