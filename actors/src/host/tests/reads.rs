@@ -504,6 +504,8 @@ async fn a_history_whose_caller_leaves_keeps_its_place_until_it_is_handled() {
     conversation.import(vec![Message::user("a")]).await.unwrap();
     host.hibernate_idle();
     until("it sleeps", || host.awake() == 0).await;
+    // The host looks for open rounds when it starts: that read must not be the one that hangs.
+    until("it has looked", || sessions.reads() >= 2).await;
     let reads = host.0.tenants.get(&scope().tenant).reads().clone();
     sessions.set_plan(FaultPlan::new().read(1, Fault::Hang));
     let before = sessions.reads();
