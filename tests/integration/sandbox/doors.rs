@@ -663,12 +663,17 @@ async fn what_a_command_of_another_sandbox_leaves_is_not_taken_for_the_users() {
             fs::write(fixture.path("go"), "").unwrap();
             result
         };
-        let (_, result) = futures_util::join!(first, second);
+        let (before, result) = futures_util::join!(first, second);
 
         for planted in [".vscode/tasks.json", "e/.envrc", "e/.hg/hgrc"] {
             assert!(!fixture.path(planted).exists(), "{}: {planted}: {}", fixture.kind(), result.stdout);
         }
-        assert!(fixture.path(".idea").exists(), "the user's own stay");
+        let names = fs::read_dir(fixture.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+        let names: Vec<_> = names.collect();
+        assert!(
+            fixture.path(".idea").exists(),
+            "the user's own stay: {names:?} after {} and {}", before.stdout, result.stdout
+        );
     })
     .await;
 }
