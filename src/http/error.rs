@@ -172,6 +172,9 @@ fn seconds(ms: u64) -> u64 {
     Duration::from_millis(ms).as_secs() + u64::from(!ms.is_multiple_of(1000))
 }
 
+/// Whether clients of the compatible APIs send a request again; they decide by its status otherwise.
+pub(super) const SHOULD_RETRY: &str = "x-should-retry";
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -185,6 +188,11 @@ impl IntoResponse for Problem {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(ms) = self.retry_after_ms {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds(ms)));
+        }
+        if self.is_stored && self.is_taken() {
+            // The clients of OpenAI and Anthropic send other failures again by themselves: the round
+            // would run twice.
+            headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(

@@ -7,7 +7,10 @@ use axum::{
 };
 
 use super::wire::{ErrorBody, ErrorDetails, ErrorShown};
-use crate::http::{auth::API_KEY_PREFIX, error::Problem};
+use crate::http::{
+    auth::API_KEY_PREFIX,
+    error::{Problem, SHOULD_RETRY},
+};
 
 /// The status of Anthropic's API for a host that takes no more requests at this moment.
 const OVERLOADED: u16 = 529;
@@ -74,7 +77,13 @@ pub(in crate::http) fn translate(
         let (status, shown) = in_their_form(problem, id.map(str::to_owned));
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut translated = (status, Json(shown)).into_response();
-        for name in ["retry-after", "www-authenticate", "allow", "connection"] {
+        for name in [
+            "retry-after",
+            "www-authenticate",
+            "allow",
+            "connection",
+            SHOULD_RETRY,
+        ] {
             if let Some(value) = response.headers().get(name) {
                 let name = HeaderName::from_static(name);
                 translated.headers_mut().insert(name, value.clone());

@@ -31,7 +31,7 @@ use super::{
         model::{self, Model},
         respond,
     },
-    error::Problem,
+    error::{Problem, SHOULD_RETRY},
     routes::{Path, single_header},
     shared::App,
 };
@@ -286,7 +286,7 @@ pub(super) fn translate(path: &str, mut response: Response) -> Response {
     let status = response.status();
     let headers = response.headers().clone();
     let mut translated = (status, Json(in_their_form(problem))).into_response();
-    for name in ["retry-after", "www-authenticate", "allow"] {
+    for name in ["retry-after", "www-authenticate", "allow", SHOULD_RETRY] {
         translated.headers_mut().extend(
             headers
                 .get(name)

@@ -255,6 +255,11 @@ async fn say_and_lose(path: &str, key: Option<&str>) -> ((u16, Value), Arc<Other
     };
     let (answer, ()) = tokio::join!(prompt, lost);
     let answer = answer.unwrap();
+    let retries = answer.headers().get("x-should-retry").cloned();
+    if path != MESSAGES {
+        // Clients of these APIs send other failures again by themselves.
+        assert_eq!(retries.unwrap(), "false");
+    }
     let answer = (answer.status().as_u16(), body(answer).await);
     server.end().await;
     (answer, other)
