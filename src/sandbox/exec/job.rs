@@ -507,7 +507,7 @@ impl Job {
 
     /// Whether the command gives way, but its sessions, made all the time, do not.
     pub(super) fn passes_turns(&self) -> bool {
-        self.is_running() && self.gives_way() && self.sessions.are_made_anew()
+        self.is_running() && self.gives_way() && self.sessions.keep_being_made()
     }
 
     /// New sessions, if they are not few.

@@ -198,7 +198,7 @@ impl Sessions {
 
     /// Whether new ones are made all the time. A session goes before the others until the next look:
     /// a chain of sessions, each made by the one before it, would never give way.
-    pub(super) fn are_made_anew(&self) -> bool {
+    pub(super) fn keep_being_made(&self) -> bool {
         self.with_new >= WITH_NEW
     }
 

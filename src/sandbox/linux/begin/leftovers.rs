@@ -80,7 +80,7 @@ mod tests {
             found.protected.insert(name.into(), (own, own));
             found.read_only.push(name.into());
         }
-        // The mounts of a command made the second one anew.
+        // The mounts of a command made the second one again.
         std::fs::rename(folder.path().join(".vscode"), folder.path().join("x")).unwrap();
         std::fs::create_dir(folder.path().join(".vscode")).unwrap();
 
