@@ -195,16 +195,18 @@ impl Checks {
         }
     }
 
-    /// When there is something to check. `None` while no command runs.
+    /// When there is something to check or to let go on. `None` while no command runs.
     pub(super) fn due(&self, jobs: &Jobs, now: Instant) -> Option<Instant> {
         if self.limit_check.is_some() {
             return Some(now);
         }
-        let check = (self.checked_at + self.check_interval).min(self.read_at + self.read_interval);
+        let read = self.read_at + self.read_interval;
+        let check = (self.checked_at + self.check_interval).min(read);
         let check = (!jobs.is_empty()).then_some(check);
         let has_files = jobs.values().any(|job| job.tables_due() > 0);
         let files = has_files.then_some(self.files_due);
-        check.into_iter().chain(files).min()
+        let stops = self.stopped.as_ref().map(|_| self.stops_due.max(read));
+        [check, files, stops].into_iter().flatten().min()
     }
 
     /// Whether the commands of a tenant give way to those of others.
@@ -228,6 +230,10 @@ impl Checks {
     /// after a loss of memory. Between checks only the cheap counts of the machine are read.
     /// Returns whether it scanned the processes.
     pub(super) fn start(&mut self, jobs: &mut Jobs, now: Instant) -> bool {
+        if jobs.is_empty() {
+            // What was stopped is gone, and other processes may get its ids.
+            self.stopped = None;
+        }
         if jobs.is_empty() || self.limit_check.is_some() {
             return false;
         }

@@ -449,10 +449,7 @@ mod tests {
             eprintln!("note: this kernel has no sessions that give way");
             return;
         };
-        let folder = tempfile::tempdir().unwrap();
-        let spawner = Spawner::start().unwrap().among_tenants();
-        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let (_folder, _spawner, sandbox) = among_tenants();
         // In a session of its own, as behind a boundary: until it gives way, or for half a minute.
         let waits = "setsid -w bash -c 'for i in {1..300}; do read -r a </proc/self/autogroup; \
              if [[ $a == *\" nice 19\" ]]; then echo behind; exit; fi; sleep 0.1; done; echo \"$a\"'";
@@ -472,10 +469,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_tenant_whose_commands_give_way_few_begin_at_a_time() {
-        let folder = tempfile::tempdir().unwrap();
-        let spawner = Spawner::start().unwrap().among_tenants();
-        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let (_folder, _spawner, sandbox) = among_tenants();
         let start = |command: &str| {
             let sandbox = sandbox.clone();
             let exec = Exec {
@@ -512,10 +506,7 @@ mod tests {
             eprintln!("note: this kernel has no sessions that give way");
             return;
         }
-        let folder = tempfile::tempdir().unwrap();
-        let spawner = Spawner::start().unwrap().among_tenants();
-        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let (folder, _spawner, sandbox) = among_tenants();
         let run = async |tenant: &str, command: &str| {
             let exec = Exec {
                 tenant: Some(tenant.parse().unwrap()),
@@ -549,10 +540,7 @@ mod tests {
             eprintln!("note: this kernel has no sessions that give way");
             return;
         }
-        let folder = tempfile::tempdir().unwrap();
-        let spawner = Spawner::start().unwrap().among_tenants();
-        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-        let sandbox = Local::new(root, &spawner, ExecLimits::default());
+        let (_folder, _spawner, sandbox) = among_tenants();
         let command = "for i in {1..24}; do \
              (for j in {1..600}; do setsid -w sleep 0.05; done) & done; wait";
         let exec = Exec {
@@ -564,6 +552,15 @@ mod tests {
 
         let limit = ended.unwrap_err().to_string();
         assert!(limit.contains("new sessions"), "{limit}");
+    }
+
+    /// A sandbox whose commands are those of tenants, and its folder.
+    fn among_tenants() -> (tempfile::TempDir, Spawner, Arc<Local>) {
+        let folder = tempfile::tempdir().unwrap();
+        let spawner = Spawner::start().unwrap().among_tenants();
+        let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        (folder, spawner, sandbox)
     }
 
     fn launch() -> Box<Launch> {

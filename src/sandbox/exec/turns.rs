@@ -9,9 +9,8 @@
 //! The kernel divides processors among sessions (autogroups) first, so a session is what gives way.
 //! A new session of a command does at the next look. A command that makes sessions all the time is
 //! stopped for most of the time while commands run that do not give way, and ends if they are very
-//! many. Where the host is in a
-//! control group with a weight of its own, sessions count for nothing, and the weight of the
-//! command's group does.
+//! many. Where the host is in a control group with a weight of its own, sessions count for nothing,
+//! and the weight of the command's group does.
 
 use std::{
     collections::{HashMap, HashSet},
