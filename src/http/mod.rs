@@ -48,6 +48,7 @@ mod peers;
 #[cfg(all(feature = "mcp-server", feature = "cli"))]
 pub(crate) mod pipes;
 mod quiet;
+mod refusals;
 mod router;
 mod routes;
 mod server;

@@ -38,6 +38,7 @@ use super::{
     answer_room::ConnectionRoom,
     idle::OpenRequests,
     peers::{end_moved, find_others},
+    refusals::Refusals,
     router::{Doors, routes, served},
     shared::Shared,
     socket::Socket,
@@ -67,11 +68,6 @@ const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
 /// Smallest read buffer that hyper's HTTP/1 parser accepts.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
-
-/// The whole response to a connection beyond the limit. It is written without waiting for a
-/// request.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\nconnection: close\r\n\
-content-length: 147\r\n\r\n{\"status\":503,\"title\":\"Service Unavailable\",\"code\":\"too_many_connections\",\"detail\":\"too many connections; retry in a moment\",\"retry_after_ms\":1000}";
 
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +111,7 @@ pub async fn serve(
         closing: app.closing.clone(),
     };
     let mut connections = JoinSet::new();
+    let mut refusals = Refusals::default();
     let addresses = Addresses::default();
     if let Some(peers) = &app.config.peers {
         let finding = find_others(peers.clone(), addresses.clone());
@@ -129,10 +126,10 @@ pub async fn serve(
             () = app.drain.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if connections.len() >= app.config.bounds.connections_max => refuse(&stream),
+                Ok((stream, _)) if connections.len() >= app.config.bounds.connections_max => refusals.refuse(stream),
                 Ok((stream, client)) => match addresses.take(client.ip(), app.config.bounds.connections_per_address_max) {
                     Some(place) => drop(connections.spawn(server.connection(stream, place, &app.config.bounds))),
-                    None => refuse(&stream),
+                    None => refusals.refuse(stream),
                 },
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -164,11 +161,6 @@ pub async fn serve(
         connections_cut,
         took: asked_at.elapsed(),
     }
-}
-
-/// Writes the 503 without waiting; a client that does not read it is closed all the same.
-fn refuse(stream: &TcpStream) {
-    let _ = stream.try_write(FULL);
 }
 
 /// Disables Nagle's algorithm, so that events leave at once, and limits the send buffer.
@@ -458,18 +450,5 @@ mod tests {
         };
         timeout(Duration::from_secs(30), all_begun).await.unwrap();
         connection.abort();
-    }
-
-    #[test]
-    fn the_refusal_has_its_content_length() {
-        let text = std::str::from_utf8(FULL).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-
-        assert!(
-            head.contains(&format!("content-length: {}", body.len())),
-            "{}",
-            body.len()
-        );
-        assert!(serde_json::from_str::<serde_json::Value>(body).is_ok());
     }
 }
