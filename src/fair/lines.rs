@@ -1,14 +1,34 @@
 //! Work of all tenants that waits for a place: one line for each tenant, served in turn. Fewer places
-//! than all serve one tenant at the same time, so that one tenant's long work delays no other's.
+//! than all serve one tenant at the same time, so that one tenant's long work delays no other's. Work
+//! that has no tenant yet is that of a client's address.
 //!
 //! Pure.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::Hash,
+};
 
 use callboard_actors::ids::TenantId;
 
 /// Whose work it is; `None` for work of the host.
 pub(crate) type Owner = Option<TenantId>;
+
+/// Whose lines there are.
+pub(crate) trait Owns: Clone + Eq + Hash {
+    /// Whether its line has the bound of one tenant.
+    fn is_bounded(&self) -> bool {
+        true
+    }
+}
+
+impl Owns for Owner {
+    fn is_bounded(&self) -> bool {
+        self.is_some()
+    }
+}
+
+impl Owns for std::net::IpAddr {}
 
 /// Why work is not taken into a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +52,11 @@ pub(crate) struct Waiting {
 
 /// The waiting work, each a `T`.
 #[derive(Debug)]
-pub(crate) struct Lines<T> {
+pub(crate) struct Lines<T, O = Owner> {
     max: Waiting,
-    owners: HashMap<Owner, Line<T>>,
-    /// Owners with waiting reads, each once, in the order of service.
-    turn: VecDeque<Owner>,
+    owners: HashMap<O, Line<T>>,
+    /// Owners with waiting work, each once, in the order of service.
+    turn: VecDeque<O>,
     waiting: usize,
     is_closed: bool,
 }
@@ -57,7 +77,7 @@ impl<T> Default for Line<T> {
     }
 }
 
-impl<T> Lines<T> {
+impl<T, O: Owns> Lines<T, O> {
     pub(crate) fn new(max: Waiting) -> Self {
         Self {
             max,
@@ -72,7 +92,7 @@ impl<T> Lines<T> {
     ///
     /// # Errors
     /// Why it is refused.
-    pub(crate) fn push(&mut self, owner: Owner, task: T) -> Result<(), Refused> {
+    pub(crate) fn push(&mut self, owner: O, task: T) -> Result<(), Refused> {
         if self.is_closed {
             return Err(Refused::Closed);
         }
@@ -80,7 +100,7 @@ impl<T> Lines<T> {
             return Err(Refused::Full);
         }
         let waits = self.owners.get(&owner).map_or(0, |line| line.tasks.len());
-        if owner.is_some() && waits >= self.max.tenant {
+        if owner.is_bounded() && waits >= self.max.tenant {
             return Err(Refused::TenantFull);
         }
         let line = self.owners.entry(owner.clone()).or_default();
@@ -93,7 +113,7 @@ impl<T> Lines<T> {
     }
 
     /// The next work of the first owner that holds fewer than `running_max` places.
-    pub(crate) fn next(&mut self, running_max: usize) -> Option<(Owner, T)> {
+    pub(crate) fn next(&mut self, running_max: usize) -> Option<(O, T)> {
         let place = self.turn.iter().position(|owner| {
             let line = self.owners.get(owner);
             line.is_some_and(|line| line.running < running_max)
@@ -110,7 +130,7 @@ impl<T> Lines<T> {
     }
 
     /// Notes that work has ended. Owners without work are forgotten.
-    pub(crate) fn ended(&mut self, owner: &Owner) {
+    pub(crate) fn ended(&mut self, owner: &O) {
         if let Some(line) = self.owners.get_mut(owner) {
             line.running -= 1;
             if line.running == 0 && line.tasks.is_empty() {

@@ -5,7 +5,7 @@ mod lines;
 #[cfg(any(feature = "http", feature = "tools"))]
 mod places;
 
-pub(crate) use lines::{Lines, Owner, Refused, Waiting};
+pub(crate) use lines::{Lines, Owner, Owns, Refused, Waiting};
 #[cfg(any(feature = "http", feature = "tools"))]
 pub(crate) use places::FairPlaces;
 #[cfg(any(feature = "sandbox-linux", feature = "web"))]

@@ -7,27 +7,27 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{Lines, Owner, Refused, Waiting};
+use super::{Lines, Owner, Owns, Refused, Waiting};
 
 /// Places for work of all tenants.
 #[derive(Debug)]
-pub(crate) struct FairPlaces(Mutex<State>);
+pub(crate) struct FairPlaces<O: Owns = Owner>(Mutex<State<O>>);
 
 #[derive(Debug)]
-struct State {
+struct State<O: Owns> {
     free: usize,
-    lines: Lines<oneshot::Sender<Place>>,
+    lines: Lines<oneshot::Sender<Place<O>>, O>,
 }
 
 /// One place; dropping it gives it to the next in line.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Place<O: Owns = Owner> {
     /// `None` once it is given back.
-    places: Option<Arc<FairPlaces>>,
-    owner: Owner,
+    places: Option<Arc<FairPlaces<O>>>,
+    owner: O,
 }
 
-impl FairPlaces {
+impl<O: Owns> FairPlaces<O> {
     pub(crate) fn new(places: usize, waiting: Waiting) -> Arc<Self> {
         Arc::new(Self(Mutex::new(State {
             free: places,
@@ -42,7 +42,7 @@ impl FairPlaces {
     ///
     /// # Cancel safety
     /// Cancel safe: a place that is not waited for any more goes to the next.
-    pub(crate) async fn acquire(self: &Arc<Self>, owner: Owner) -> Result<Place, Refused> {
+    pub(crate) async fn acquire(self: &Arc<Self>, owner: O) -> Result<Place<O>, Refused> {
         let (sender, place) = oneshot::channel();
         self.0.lock().lines.push(owner, sender)?;
         self.serve();
@@ -79,14 +79,14 @@ impl FairPlaces {
         }
     }
 
-    fn give_back(&self, owner: &Owner) {
+    fn give_back(&self, owner: &O) {
         let mut state = self.0.lock();
         state.free += 1;
         state.lines.ended(owner);
     }
 }
 
-impl Drop for Place {
+impl<O: Owns> Drop for Place<O> {
     fn drop(&mut self) {
         if let Some(places) = self.places.take() {
             places.give_back(&self.owner);

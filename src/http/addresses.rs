@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, Ipv6Addr},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicUsize},
 };
 
 use parking_lot::{Mutex, MutexGuard};
@@ -14,10 +14,11 @@ use parking_lot::{Mutex, MutexGuard};
 const DEFAULT_MAX: usize = 1_000;
 
 /// HTTP/2 streams of one connection, and those that the connections of an address share. A connection
-/// has its streams for good when it is accepted, so one beyond the twentieth gets fewer: at a thousand
-/// connections with a hundred requests each, all at once, no turn would be left for others.
+/// has its streams for good when it is accepted, so each gets a tenth of those that are left: at a
+/// thousand connections with a hundred requests each, all at once, no turn would be left for others.
 const STREAMS_MAX: usize = 100;
 const STREAMS_OF_ADDRESS: usize = 2_000;
+const STREAMS_SHARE: usize = 10;
 const STREAMS_MIN: usize = 4;
 
 /// Mask of the /64 network of an IPv6 address. Clients choose the lower 64 bits freely, so
@@ -30,9 +31,18 @@ pub(super) struct Addresses(Arc<Mutex<Open>>);
 
 #[derive(Debug, Default)]
 struct Open {
-    counts: HashMap<IpAddr, usize>,
+    of: HashMap<IpAddr, OfAddress>,
     /// Other hosts, which send on the requests of many clients and have no limit.
     hosts: HashSet<IpAddr>,
+}
+
+/// What an address has open.
+#[derive(Debug, Default)]
+struct OfAddress {
+    connections: usize,
+    /// Streams that the connections may have.
+    streams: usize,
+    requests: Arc<AtomicUsize>,
 }
 
 /// The address of a request's client, as connections are counted.
@@ -45,6 +55,7 @@ pub(super) struct AddressPlace {
     addresses: Addresses,
     address: IpAddr,
     streams: usize,
+    requests: Arc<AtomicUsize>,
 }
 
 impl Addresses {
@@ -62,21 +73,26 @@ impl Addresses {
             DEFAULT_MAX
         });
         let mut open = self.lock();
-        let count = open.counts.get(&address).copied().unwrap_or_default();
         let is_host = open.hosts.contains(&client.to_canonical());
+        let count = open.of.get(&address).map_or(0, |of| of.connections);
         if count >= max && !is_host {
             return None;
         }
-        open.counts.insert(address, count + 1);
-        drop(open);
+        let of = open.of.entry(address).or_default();
+        let left = STREAMS_OF_ADDRESS.saturating_sub(of.streams);
         let streams = match is_host {
             true => STREAMS_MAX,
-            false => (STREAMS_OF_ADDRESS / (count + 1)).clamp(STREAMS_MIN, STREAMS_MAX),
+            false => (left / STREAMS_SHARE).clamp(STREAMS_MIN, STREAMS_MAX),
         };
+        of.connections += 1;
+        of.streams += streams;
+        let requests = of.requests.clone();
+        drop(open);
         Some(AddressPlace {
             addresses: self.clone(),
             address,
             streams,
+            requests,
         })
     }
 }
@@ -94,6 +110,11 @@ impl AddressPlace {
         ClientAddress(self.address)
     }
 
+    /// Open requests of all connections of the address.
+    pub(super) fn requests(&self) -> Arc<AtomicUsize> {
+        self.requests.clone()
+    }
+
     /// HTTP/2 streams that the connection may have at a time.
     pub(super) fn streams(&self) -> u32 {
         u32::try_from(self.streams).unwrap_or(u32::MAX)
@@ -103,10 +124,13 @@ impl AddressPlace {
 impl Drop for AddressPlace {
     fn drop(&mut self) {
         let mut open = self.addresses.lock();
-        match open.counts.get_mut(&self.address) {
-            Some(count) if *count > 1 => *count -= 1,
-            Some(_) => drop(open.counts.remove(&self.address)),
-            None => {}
+        let Some(of) = open.of.get_mut(&self.address) else {
+            return;
+        };
+        of.connections -= 1;
+        of.streams -= self.streams;
+        if of.connections == 0 {
+            open.of.remove(&self.address);
         }
     }
 }
@@ -142,7 +166,7 @@ mod tests {
         drop(held);
         assert!(addresses.take(ip("192.0.2.7"), None).is_some());
         assert!(
-            addresses.lock().counts.is_empty(),
+            addresses.lock().of.is_empty(),
             "an address without connections is forgotten"
         );
 
@@ -168,12 +192,14 @@ mod tests {
 
         let streams = |places: &[AddressPlace]| places.iter().map(|place| place.streams()).sum();
         let sum: u32 = streams(&many);
-        assert!(many.iter().take(20).all(|place| place.streams() == 100));
+        assert!(many.iter().take(10).all(|place| place.streams() == 100));
         assert!(
-            many.iter().all(|place| place.streams() >= 4) && sum < 12_000,
+            many.iter().all(|place| place.streams() >= 4) && sum < 2_000 + 900 * 4,
             "{sum}"
         );
         assert_eq!((streams(&hosts), streams(&one)), (90_000, 100));
+        drop(many);
+        assert_eq!(streams(&of("192.0.2.7", 1)), 100, "they are given back");
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(super) struct OpenRequests(Arc<Open>);
 #[derive(Debug)]
 struct Open {
     count: AtomicUsize,
+    /// Those of all connections of the client's address.
+    of_address: Arc<AtomicUsize>,
     /// How often the connection was polled, and in which poll the last request was answered.
     polls: AtomicU64,
     answered_in: AtomicU64,
@@ -31,9 +33,11 @@ struct Open {
 }
 
 impl OpenRequests {
-    pub(super) fn new() -> Self {
+    /// None yet. `of_address` counts them together with those of other connections.
+    pub(super) fn new(of_address: Arc<AtomicUsize>) -> Self {
         Self(Arc::new(Open {
             count: AtomicUsize::new(0),
+            of_address,
             polls: AtomicU64::new(1),
             answered_in: AtomicU64::new(0),
             last: Mutex::new(Instant::now()),
@@ -43,6 +47,7 @@ impl OpenRequests {
     /// Counts a request until the guard is dropped.
     pub(super) fn begin(&self) -> OpenRequest {
         self.0.count.fetch_add(1, Ordering::Relaxed);
+        self.0.of_address.fetch_add(1, Ordering::Relaxed);
         OpenRequest(self.0.clone())
     }
 
@@ -61,6 +66,11 @@ impl OpenRequests {
     /// How many there are.
     pub(super) fn count(&self) -> usize {
         self.0.count.load(Ordering::Relaxed)
+    }
+
+    /// How many the client's address has.
+    pub(super) fn count_of_address(&self) -> usize {
+        self.0.of_address.load(Ordering::Relaxed)
     }
 
     /// Waits until the connection had no request for `idle`.
@@ -98,6 +108,7 @@ impl Drop for OpenRequest {
         let polls = self.0.polls.load(Ordering::Relaxed);
         self.0.answered_in.store(polls, Ordering::Relaxed);
         self.0.count.fetch_sub(1, Ordering::Relaxed);
+        self.0.of_address.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -137,7 +148,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_time_without_a_request_begins_with_the_end_of_the_last_one() {
-        let open = OpenRequests::new();
+        let open = OpenRequests::new(Arc::default());
         let idle = Duration::from_secs(15);
         let started = Instant::now();
         let request = open.begin();

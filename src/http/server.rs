@@ -5,6 +5,7 @@
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -25,7 +26,6 @@ use hyper_util::{
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -37,24 +37,38 @@ use super::{
     addresses::{AddressPlace, Addresses, ClientAddress},
     answer_room::ConnectionRoom,
     idle::OpenRequests,
+    pace::Pace,
     peers::{end_moved, find_others},
     refusals::Refusals,
     router::{Doors, routes, served},
     shared::Shared,
     socket::Socket,
 };
-use crate::{Host, mask};
+use crate::{
+    Host,
+    fair::{FairPlaces, Waiting},
+    mask,
+};
 
 /// Pause after a failed `accept`. The usual cause is a lack of file descriptors, which affects the
 /// next connection as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Requests that begin at a time of all connections that have several at hand: pipelined ones, and
-/// HTTP/2 streams beyond the first few. A thousand such connections would leave no turn for others.
-const AT_HAND_MAX: usize = 8;
+/// Requests that begin at a time, on a machine with few processors, of all clients that have several
+/// at hand: pipelined ones, and those beyond the first few of a connection or of an address. Thousands
+/// of them would leave no turn for others. The addresses take turns.
+const AT_HAND_MIN: usize = 8;
 
-/// Open requests of a connection above which its next one waits for its turn to begin.
+/// Open requests of a connection, and of an address, above which the next one waits for its turn to
+/// begin.
 const OPEN_AT_ONCE: usize = 4;
+const OPEN_AT_ONCE_OF_ADDRESS: usize = 64;
+
+/// Requests that may wait for a turn. Their connections and streams are bounded.
+const WAITING: Waiting = Waiting {
+    all: usize::MAX,
+    tenant: usize::MAX,
+};
 
 /// Unsent response bytes buffered for an HTTP/2 connection whose client does not read.
 const SEND_BYTES_MAX: usize = 64 * 1024;
@@ -105,7 +119,7 @@ pub async fn serve(
         tokio::spawn(end_moved(peers.clone(), Arc::downgrade(&app.watched)));
     }
     let server = Server {
-        turns: Arc::new(Semaphore::new(AT_HAND_MAX)),
+        turns: FairPlaces::new(at_hand_max(), WAITING),
         builder: builder(&app.config.bounds),
         router: served(routes, &app, &app.config.redactor),
         closing: app.closing.clone(),
@@ -163,6 +177,12 @@ pub async fn serve(
     }
 }
 
+/// Requests that begin at a time, of those that wait for a turn.
+fn at_hand_max() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    AT_HAND_MIN.max(2 * processors)
+}
+
 /// Disables Nagle's algorithm, so that events leave at once, and limits the send buffer.
 fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
@@ -190,7 +210,7 @@ fn builder(bounds: &HttpBounds) -> auto::Builder<TokioExecutor> {
 struct Server {
     builder: auto::Builder<TokioExecutor>,
     router: Router,
-    turns: Arc<Semaphore>,
+    turns: Arc<FairPlaces<IpAddr>>,
     closing: CancellationToken,
 }
 
@@ -203,17 +223,20 @@ impl Server {
         bounds: &HttpBounds,
     ) -> impl Future<Output = ()> + Send + use<> {
         prepare(&stream);
+        let pace = Pace::new();
         let io = TokioIo::new(Socket::new(
             stream,
+            pace.clone(),
             bounds.header_within,
             bounds.write_pause_max,
         ));
         let mut builder = self.builder.clone();
         builder.http2().max_concurrent_streams(place.streams());
-        let requests = OpenRequests::new();
+        let requests = OpenRequests::new(place.requests());
         let service = TowerToHyperService::new(Counting {
             router: self.router.clone(),
             requests: requests.clone(),
+            pace,
             turns: self.turns.clone(),
             client: place.client(),
             room: ConnectionRoom::new(bounds),
@@ -250,14 +273,15 @@ impl Server {
 struct Counting {
     router: Router,
     requests: OpenRequests,
-    turns: Arc<Semaphore>,
+    pace: Pace,
+    turns: Arc<FairPlaces<IpAddr>>,
     client: ClientAddress,
     room: ConnectionRoom,
 }
 
 impl<B> Service<Request<B>> for Counting
 where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     type Response = Response;
     type Error = Infallible;
@@ -270,13 +294,18 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         request.extensions_mut().insert(self.room.clone());
         request.extensions_mut().insert(self.client);
-        let in_turns = self.requests.are_pipelined() || self.requests.count() >= OPEN_AT_ONCE;
-        let turns = in_turns.then(|| self.turns.clone());
+        let in_turns = self.requests.are_pipelined()
+            || self.requests.count() >= OPEN_AT_ONCE
+            || self.requests.count_of_address() >= OPEN_AT_ONCE_OF_ADDRESS;
+        let turns = in_turns.then(|| (self.turns.clone(), self.client.0));
         let open = self.requests.begin();
-        let answer = self.router.call(request);
+        self.pace.request();
+        let answer = self
+            .router
+            .call(request.map(|body| self.pace.of_body(body)));
         Box::pin(async move {
             let answer = match turns {
-                Some(places) => in_turn(&places, answer).await?,
+                Some((places, client)) => in_turn(&places, client, answer).await?,
                 None => answer.await?,
             };
             Ok(answer.map(|body| open.until_sent(body)))
@@ -285,10 +314,14 @@ where
 }
 
 /// Begins the work of a request when it has a place, and goes on with it without one.
-async fn in_turn<T>(places: &Semaphore, work: impl Future<Output = T>) -> T {
+async fn in_turn<T>(
+    places: &Arc<FairPlaces<IpAddr>>,
+    client: IpAddr,
+    work: impl Future<Output = T>,
+) -> T {
     let mut work = std::pin::pin!(work);
-    // Never closed.
-    let mut place = places.acquire().await.ok();
+    // Never refused.
+    let mut place = places.acquire(client).await.ok();
     tokio::task::yield_now().await;
     poll_fn(|context| {
         let polled = work.as_mut().poll(context);
@@ -300,9 +333,20 @@ async fn in_turn<T>(places: &Semaphore, work: impl Future<Output = T>) -> T {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::{
+        net::Ipv4Addr,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
     use super::*;
+    use crate::fair::Place;
+
+    /// A place for requests that wait for their turn, and what holds it.
+    async fn held_turns() -> (Arc<FairPlaces<IpAddr>>, Place<IpAddr>) {
+        let turns = FairPlaces::new(1, WAITING);
+        let held = turns.acquire(Ipv4Addr::UNSPECIFIED.into()).await.unwrap();
+        (turns, held)
+    }
 
     #[tokio::test]
     async fn a_socket_buffers_a_bounded_part_of_a_response_and_sends_it_at_once() {
@@ -323,7 +367,9 @@ mod tests {
 
     #[tokio::test]
     async fn pipelined_requests_begin_few_at_a_time() {
-        let places = Semaphore::new(2);
+        let client = IpAddr::from(Ipv4Addr::LOCALHOST);
+        // A client gets half of the places.
+        let places = FairPlaces::new(4, WAITING);
         let begun = std::cell::Cell::new(0);
         let work = || async {
             begun.set(begun.get() + 1);
@@ -331,7 +377,7 @@ mod tests {
         };
         let mut all = Vec::new();
         for _ in 0..6 {
-            all.push(Box::pin(in_turn(&places, work())));
+            all.push(Box::pin(in_turn(&places, client, work())));
         }
         let mut seen = Vec::new();
 
@@ -350,19 +396,66 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn clients_with_many_requests_at_hand_take_turns() {
+        let (places, held) = held_turns().await;
+        let begun = std::cell::RefCell::new(Vec::new());
+        let one = |last: u8| {
+            let begun = &begun;
+            let client = IpAddr::from([192, 0, 2, last]);
+            Box::pin(in_turn(&places, client, async move {
+                begun.borrow_mut().push(last);
+            }))
+        };
+        let mut all: Vec<_> = [1, 1, 1, 1, 2, 3, 2].into_iter().map(one).collect();
+        let mut poll_all = async || {
+            poll_fn(|context| {
+                all.retain_mut(|work| work.as_mut().poll(context).is_pending());
+                Poll::Ready(all.len())
+            })
+            .await
+        };
+        assert_eq!(poll_all().await, 7);
+
+        drop(held);
+        while poll_all().await > 0 {}
+
+        assert_eq!(*begun.borrow(), [1, 2, 3, 1, 2, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn the_requests_of_an_address_are_counted_over_its_connections() {
+        let addresses = Addresses::default();
+        let client = IpAddr::from([192, 0, 2, 7]);
+        let of = |client| addresses.take(client, None).unwrap();
+        let places = [of(client), of(client), of([192, 0, 2, 8].into())];
+        let [one, other, elsewhere] = places
+            .each_ref()
+            .map(|place| OpenRequests::new(place.requests()));
+
+        let begun = (one.begin(), one.begin(), other.begin());
+
+        assert_eq!((one.count(), other.count()), (2, 1));
+        assert_eq!((one.count_of_address(), other.count_of_address()), (3, 3));
+        assert_eq!(elsewhere.count_of_address(), 0);
+        drop(begun);
+        assert_eq!(one.count_of_address(), 0);
+    }
+
+    #[tokio::test]
     async fn a_request_that_was_sent_before_the_last_answer_waits_for_a_place() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (mut reads, mut writes) = tokio::io::split(theirs);
         let bounds = HttpBounds::default();
-        let requests = OpenRequests::new();
-        let turns = Arc::new(Semaphore::new(0));
+        let requests = OpenRequests::new(Arc::default());
+        let (turns, held) = held_turns().await;
         let service = TowerToHyperService::new(Counting {
             router: Router::new().fallback(async || "yes"),
             requests: requests.clone(),
-            turns: turns.clone(),
-            client: ClientAddress(std::net::Ipv4Addr::LOCALHOST.into()),
+            pace: Pace::new(),
+            turns,
+            client: ClientAddress(Ipv4Addr::LOCALHOST.into()),
             room: ConnectionRoom::new(&bounds),
         });
         let builder = builder(&bounds);
@@ -385,7 +478,7 @@ mod tests {
             answers(1).await;
             writes.write_all(GET.repeat(3).as_bytes()).await.unwrap();
             answers(1).await; // The next ones wait.
-            turns.add_permits(1);
+            drop(held);
             answers(2).await;
         };
 
@@ -416,12 +509,14 @@ mod tests {
             std::future::pending::<&str>()
         });
         let bounds = HttpBounds::default();
-        let (requests, turns) = (OpenRequests::new(), Arc::new(Semaphore::new(0)));
+        let requests = OpenRequests::new(Arc::default());
+        let (turns, held) = held_turns().await;
         let service = TowerToHyperService::new(Counting {
             router,
             requests: requests.clone(),
-            turns: turns.clone(),
-            client: ClientAddress(std::net::Ipv4Addr::LOCALHOST.into()),
+            pace: Pace::new(),
+            turns,
+            client: ClientAddress(Ipv4Addr::LOCALHOST.into()),
             room: ConnectionRoom::new(&bounds),
         });
         let (stream, _) = listener.accept().await.unwrap();
@@ -442,7 +537,7 @@ mod tests {
         }
 
         assert_eq!(begun.load(Ordering::Relaxed), OPEN_AT_ONCE);
-        turns.add_permits(1);
+        drop(held);
         let all_begun = async {
             while begun.load(Ordering::Relaxed) < OPEN_AT_ONCE + 2 {
                 tokio::task::yield_now().await;

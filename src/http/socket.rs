@@ -1,5 +1,5 @@
 //! A TCP stream with two deadlines: for the client's first bytes, and for reading a response. Idle
-//! and stalled connections are cut.
+//! and stalled connections are cut. HTTP/2 connections are read at their [`Pace`].
 
 use std::{
     future::Future as _,
@@ -15,6 +15,8 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
+use super::pace::{PAUSE, Pace, Turn};
+
 /// The HTTP/2 connection preface. hyper detects the protocol by it, and applies its own header
 /// timeout only afterwards.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -24,6 +26,11 @@ pub(super) struct Socket {
     stream: TcpStream,
     /// Deadline and number of preface bytes read; `None` once the protocol is known.
     opening: Option<(Pin<Box<Sleep>>, usize)>,
+    pace: Pace,
+    /// Whether the pace counts: that of an HTTP/2 connection.
+    is_paced: bool,
+    /// The end of the pause after which more is read.
+    pause: Option<Pin<Box<Sleep>>>,
     write_pause_max: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
@@ -31,12 +38,16 @@ pub(super) struct Socket {
 impl Socket {
     pub(super) fn new(
         stream: TcpStream,
+        pace: Pace,
         opening_within: Duration,
         write_pause_max: Duration,
     ) -> Self {
         Self {
             stream,
             opening: Some((Box::pin(sleep(opening_within)), 0)),
+            pace,
+            is_paced: false,
+            pause: None,
             write_pause_max,
             stalled: None,
         }
@@ -44,14 +55,15 @@ impl Socket {
 
     /// Returns the result of a write, or an error when the client has read nothing for
     /// `write_pause_max`.
-    fn written<T>(
+    fn written(
         &mut self,
         cx: &mut Context<'_>,
-        wrote: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        if wrote.is_ready() {
+        wrote: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(wrote) = wrote {
             self.stalled = None;
-            return wrote;
+            self.pace.wrote(*wrote.as_ref().unwrap_or(&0));
+            return Poll::Ready(wrote);
         }
         let stalled = self.stalled.get_or_insert_with(|| {
             Box::pin(tokio::time::sleep_until(
@@ -66,6 +78,35 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Reads what the connection's pace allows.
+    fn poll_read_paced(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let bytes_max = loop {
+            match self.pace.turn(self.is_paced, cx) {
+                Turn::Read(bytes_max) => break bytes_max,
+                Turn::Later => return Poll::Pending,
+                Turn::Waits => {
+                    let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(PAUSE)));
+                    ready!(pause.as_mut().poll(cx));
+                    self.pause = None;
+                    self.pace.paused();
+                }
+            }
+        };
+        let bytes_max = bytes_max.min(buffer.remaining());
+        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(bytes_max));
+        let read = Pin::new(&mut self.stream).poll_read(cx, &mut part);
+        let bytes = part.filled().len();
+        buffer.advance(bytes);
+        self.pace.read(bytes, self.is_paced);
+        read
+    }
+}
+
 impl AsyncRead for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -73,7 +114,7 @@ impl AsyncRead for Socket {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let read = self.poll_read_paced(cx, buffer);
         let Some((until, seen)) = &mut self.opening else {
             return read;
         };
@@ -90,8 +131,10 @@ impl AsyncRead for Socket {
                 let new = buffer.filled().get(before..).unwrap_or_default();
                 let expected = PREFACE.get(*seen..).unwrap_or_default();
                 *seen += new.len();
-                if *seen >= PREFACE.len() || !expected.starts_with(new) {
+                let is_preface = new.starts_with(expected);
+                if is_preface || !expected.starts_with(new) {
                     self.opening = None;
+                    self.is_paced = is_preface;
                 }
                 Poll::Ready(Ok(()))
             }

@@ -1,8 +1,9 @@
 //! Error messages about arguments that do not fit a schema, written for models: one line for each
 //! fault, with the argument's JSON pointer, the expectation and the received value. Pure. The size
-//! is bounded: values are cut to [`SHOWN_CHARS_MAX`] characters.
+//! is bounded: values are cut to [`SHOWN_CHARS_MAX`] characters. So is the work: names are compared
+//! for at most [`NAMES_COMPARED_MAX`] hints.
 
-use std::{fmt, io};
+use std::{cell::Cell, fmt, io};
 
 use jsonschema::{
     ValidationError,
@@ -25,6 +26,9 @@ const CHOICES_MAX: usize = 20;
 
 /// Faults that are compared to remove duplicates; further ones are only counted.
 const COMPARED_MAX: usize = 100;
+
+/// Comparisons of an unknown name with a known one in one message. One takes up to 20 µs.
+const NAMES_COMPARED_MAX: usize = 1000;
 
 /// Depth to which nested alternatives are explained.
 const NESTED_MAX: u32 = 8;
@@ -88,10 +92,14 @@ pub(super) fn lines<'a>(
     errors: impl Iterator<Item = ValidationError<'a>>,
     schema: &Value,
 ) -> Vec<String> {
+    let hints = Hints {
+        schema,
+        left: Cell::new(NAMES_COMPARED_MAX),
+    };
     let mut faults = Vec::new();
     let mut more = 0;
     for error in errors {
-        for fault in from_error(&error, schema, 0) {
+        for fault in from_error(&error, &hints, 0) {
             match faults.len() < COMPARED_MAX {
                 true => add(&mut faults, fault),
                 false => more += 1,
@@ -131,7 +139,7 @@ fn add(faults: &mut Vec<Fault>, fault: Fault) {
 }
 
 /// The faults of one error of the validator.
-fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<Fault> {
+fn from_error(error: &ValidationError<'_>, hints: &Hints<'_>, nested: u32) -> Vec<Fault> {
     let place = error.instance_path().as_str();
     let got = || shown(error.instance());
     let fault = |kind: FaultKind| {
@@ -148,8 +156,11 @@ fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<F
         })
     };
     let choices = |values: &[Value]| {
+        // Those that are not shown are only counted.
+        let shown = values.iter().take(CHOICES_MAX).map(short);
+        let more = values.iter().skip(CHOICES_MAX).map(|_| String::new());
         fault(FaultKind::Mismatch {
-            expected: values.iter().map(short).collect(),
+            expected: shown.chain(more).collect(),
             choices: true,
             got: got(),
         })
@@ -170,10 +181,14 @@ fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<F
             FaultKind::Missing,
         )],
         Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
-            let known = known_names(schema, error.schema_path().as_str());
+            let keyword = error.schema_path().as_str();
+            let hint = |at: usize, name: &str| match at < FAULTS_MAX {
+                true => hints.of(name, keyword),
+                false => String::new(),
+            };
+            let unexpected = unexpected.iter().enumerate();
             unexpected
-                .iter()
-                .map(|name| below(name, FaultKind::Unknown(hint(name, &known))))
+                .map(|(at, name)| below(name, FaultKind::Unknown(hint(at, name))))
                 .collect()
         }
         Kind::Type { kind } => {
@@ -201,7 +216,8 @@ fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<F
                 let mut faults = Vec::new();
                 errors
                     .iter()
-                    .flat_map(|error| from_error(error, schema, nested + 1))
+                    .flat_map(|error| from_error(error, hints, nested + 1))
+                    .take(COMPARED_MAX)
                     .for_each(|fault| add(&mut faults, fault));
                 faults
             });
@@ -214,7 +230,7 @@ fn from_error(error: &ValidationError<'_>, schema: &Value, nested: u32) -> Vec<F
         Kind::OneOfMultipleValid { .. } => fault(FaultKind::Message(
             "matches more than one of several exclusive forms".to_owned(),
         )),
-        Kind::PropertyNames { error } => from_error(error, schema, nested + 1),
+        Kind::PropertyNames { error } => from_error(error, hints, nested + 1),
         Kind::FalseSchema => fault(FaultKind::Message("no value is allowed here".to_owned())),
         Kind::Minimum { limit } => other(format!("at least {}", short(limit))),
         Kind::ExclusiveMinimum { limit } => other(format!("more than {}", short(limit))),
@@ -263,7 +279,7 @@ fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> 
                 .unwrap_or_default();
             let mut expected: Vec<String> = Vec::new();
             for word in all.into_iter().flat_map(|(expected, ..)| expected) {
-                if !expected.contains(&word) {
+                if expected.len() < COMPARED_MAX && !expected.contains(&word) {
                     expected.push(word);
                 }
             }
@@ -285,52 +301,58 @@ fn nearest_branch(branches: Vec<Vec<Fault>>, place: &str) -> Option<Vec<Fault>> 
     })
 }
 
-/// The property names known at the object to which a keyword applies.
-fn known_names(schema: &Value, keyword: &str) -> Vec<String> {
-    let owner = keyword
-        .rsplit_once('/')
-        .and_then(|(owner, _)| schema.pointer(owner));
-    let properties = owner.and_then(|owner| owner.get("properties")?.as_object());
-    properties
-        .into_iter()
-        .flat_map(|names| names.keys().cloned())
-        .collect()
+/// Suggestions for unknown names, as long as there is work left.
+struct Hints<'a> {
+    schema: &'a Value,
+    left: Cell<usize>,
 }
 
-/// Suggests the name that was probably meant.
-fn hint(given: &str, known: &[String]) -> String {
+impl Hints<'_> {
+    /// Suggests the name that was probably meant at the object to which a keyword applies.
+    fn of(&self, given: &str, keyword: &str) -> String {
+        let owner = keyword
+            .rsplit_once('/')
+            .and_then(|(owner, _)| self.schema.pointer(owner));
+        let known = owner.and_then(|owner| owner.get("properties")?.as_object());
+        let Some(known) = known.filter(|known| !known.is_empty()) else {
+            return "no other name is allowed here".to_owned();
+        };
+        let nearest = match self.left.get().checked_sub(known.len()) {
+            Some(left) => {
+                self.left.set(left);
+                nearest_name(given, known.keys())
+            }
+            None => None,
+        };
+        match nearest {
+            Some(name) => format!("did you mean {}?", short(&Value::from(name))),
+            None => {
+                let names: Vec<String> = known
+                    .keys()
+                    .take(CHOICES_MAX)
+                    .map(|name| cut(name, SHOWN_CHARS_MAX))
+                    .chain(known.keys().skip(CHOICES_MAX).map(|_| String::new()))
+                    .collect();
+                format!("known: {}", listed(&names, ", "))
+            }
+        }
+    }
+}
+
+/// The name that is next to the given one. Up to a third of the letters wrong counts as a typo.
+fn nearest_name<'a>(given: &str, known: impl Iterator<Item = &'a String>) -> Option<&'a str> {
     let given: String = given
         .chars()
         .take(SHOWN_CHARS_MAX)
         .collect::<String>()
         .to_ascii_lowercase();
-    let nearest = known
-        .iter()
+    let distance = |name: &str| strsim::damerau_levenshtein(&given, &name.to_ascii_lowercase());
+    known
         .filter(|name| name.len() <= SHOWN_CHARS_MAX)
-        .map(|name| {
-            (
-                strsim::damerau_levenshtein(&given, &name.to_ascii_lowercase()),
-                name,
-            )
-        })
-        .min_by_key(|(distance, _)| *distance);
-    match nearest {
-        // Up to a third of the letters wrong counts as a typo.
-        Some((distance, name)) if distance * 3 <= name.chars().count().max(3) => {
-            format!("did you mean {}?", short(&Value::from(name.as_str())))
-        }
-        Some(_) => format!(
-            "known: {}",
-            listed(
-                &known
-                    .iter()
-                    .map(|name| cut(name, SHOWN_CHARS_MAX))
-                    .collect::<Vec<_>>(),
-                ", "
-            )
-        ),
-        None => "no other name is allowed here".to_owned(),
-    }
+        .map(|name| (distance(name), name.as_str()))
+        .min_by_key(|(distance, _)| *distance)
+        .filter(|(distance, name)| distance * 3 <= name.chars().count().max(3))
+        .map(|(_, name)| name)
 }
 
 fn listed(words: &[String], glue: &str) -> String {

@@ -6,13 +6,15 @@
 //! check slow. The error message says which argument is wrong, what was expected and what was
 //! received.
 //!
-//! Limits: a schema has at most [`SCHEMA_BYTES_MAX`] bytes and 64 levels, and those of `bounds`;
+//! Limits: a schema has at most [`SCHEMA_BYTES_MAX`] bytes and 64 levels, and those of `bounds` and `weigh`;
 //! arguments are nested at most 64 deep; patterns run on a linear-time engine where possible
 //! (`pattern`); a message lists at most [`FAULTS_MAX`] faults.
 
 mod bounds;
+mod cost;
 mod pattern;
 mod faults;
+mod weigh;
 
 use std::sync::Arc;
 
@@ -25,8 +27,8 @@ use callboard_actors::{
 use jsonschema::{Draft, Validator};
 use serde_json::Value;
 
-use bounds::{Load, Shape};
 pub use faults::FAULTS_MAX;
+use weigh::{Load, Shape};
 
 /// Largest schema of a tool, in bytes. Real ones have a few thousand, since every request to a
 /// model contains them.

@@ -17,7 +17,7 @@ const PATTERN_BYTES_MAX: usize = 256 * 1024;
 const BACKTRACKS_MAX: usize = 10_000;
 
 /// Longest text for the backtracking engine, in bytes; one step may scan all of it.
-const BACKTRACKED_BYTES_MAX: usize = 4096;
+pub(super) const BACKTRACKED_BYTES_MAX: usize = 1024;
 
 /// Options of the linear-time engine.
 pub(super) fn linear() -> PatternOptions<Regex> {
@@ -31,6 +31,17 @@ fn backtracking() -> PatternOptions<FancyRegex> {
     limited
         .size_limit(PATTERN_BYTES_MAX)
         .dfa_size_limit(PATTERN_BYTES_MAX)
+}
+
+/// Whether a pattern runs on the linear-time engine.
+pub(super) fn is_linear(pattern: &str) -> bool {
+    of_linear(&json!({ "pattern": pattern })).is_some()
+}
+
+/// The validator of a schema with a pattern for the linear-time engine, if it is one.
+fn of_linear(schema: &Value) -> Option<Validator> {
+    let options = jsonschema::options().offline();
+    options.with_pattern_options(linear()).build(schema).ok()
 }
 
 /// A compiled pattern.
@@ -52,11 +63,7 @@ pub(super) fn keyword<'a>(
 ) -> Result<Box<dyn for<'i> Keyword<'i>>, ValidationError<'a>> {
     let schema = json!({ "pattern": value });
     let shown = super::faults::short(value);
-    if let Ok(validator) = jsonschema::options()
-        .offline()
-        .with_pattern_options(linear())
-        .build(&schema)
-    {
+    if let Some(validator) = of_linear(&schema) {
         return Ok(Box::new(Pattern {
             shown,
             validator,

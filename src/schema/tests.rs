@@ -474,6 +474,170 @@ fn no_schema_and_no_arguments_take_long() {
     );
 }
 
+/// `times` times the same schema for one value.
+fn repeated(times: usize, schema: &Value) -> Value {
+    let all = vec![json!({ "$ref": "#/$defs/one" }); times];
+    json!({
+        "properties": { "x": { "allOf": all }, "l": { "items": { "$ref": "#/$defs/one" } } },
+        "$defs": { "one": schema },
+    })
+}
+
+#[test]
+fn the_work_of_each_keyword_counts_and_a_value_that_takes_too_much_is_refused() {
+    let numbers: Vec<Value> = (0..30_000).map(Value::from).collect();
+    let names: Vec<String> = (0..5_000).map(|n| format!("n{n}")).collect();
+    let object = |count: usize| -> Value {
+        let members = names
+            .iter()
+            .take(count)
+            .map(|name| (name.clone(), json!(1)));
+        Value::Object(members.collect())
+    };
+    let states = "^(?:[01]*1[01]{300})$";
+    let text = json!("01".repeat(40_000));
+    let all = [
+        ("enum", json!({ "enum": numbers.clone() }), json!(1.5)),
+        ("const", json!({ "const": numbers.clone() }), json!(numbers)),
+        (
+            "uniqueItems",
+            json!({ "uniqueItems": true }),
+            json!(numbers),
+        ),
+        (
+            "pattern",
+            json!({ "pattern": states }),
+            json!("01".repeat(1_000)),
+        ),
+        ("maxLength", json!({ "maxLength": 1 }), text.clone()),
+        (
+            "contentMediaType",
+            json!({ "contentMediaType": "application/json" }),
+            text,
+        ),
+        (
+            "required",
+            json!({ "required": names.clone() }),
+            object(5_000),
+        ),
+        (
+            "dependentRequired",
+            json!({ "dependentRequired": { "n1": names.clone() } }),
+            object(5_000),
+        ),
+        (
+            "additionalProperties",
+            json!({ "additionalProperties": false }),
+            object(5_000),
+        ),
+        (
+            "patternProperties",
+            json!({ "patternProperties": { "^[a-z]{20}$": {}, "^n[0-9]{20}$": {} } }),
+            object(5_000),
+        ),
+        (
+            "propertyNames",
+            json!({ "propertyNames": { "pattern": "^.{20}$" } }),
+            object(5_000),
+        ),
+        (
+            "backtracking",
+            json!({ "pattern": "^(?=(a+)+$)b" }),
+            json!("a".repeat(1_000)),
+        ),
+    ];
+    let too_much = ["there are too many ways to read them; give fewer, or less nested ones"];
+
+    for (keyword, schema, value) in all {
+        let once = repeated(1, &schema);
+        assert_ne!(
+            faults(&once, &json!({ "x": value })),
+            too_much,
+            "{keyword}: once"
+        );
+        let often = repeated(900, &schema);
+        assert_eq!(
+            faults(&often, &json!({ "x": value })),
+            too_much,
+            "{keyword}"
+        );
+    }
+    // Of members and properties the fewer ones count.
+    let properties: Map<String, Value> = object(5_000).as_object().unwrap().clone();
+    let properties = properties.into_iter().map(|(name, _)| (name, json!({})));
+    let properties: Map<String, Value> = properties.collect();
+    let of_many = repeated(1, &json!({ "properties": properties }));
+    assert_eq!(
+        faults(&of_many, &json!({ "l": vec![json!({}); 20_000] })),
+        [""; 0]
+    );
+}
+
+#[test]
+fn large_values_of_usual_schemas_are_checked() {
+    let country: Vec<String> = (0..250).map(|n| format!("country {n}")).collect();
+    let row = json!({
+        "type": "object",
+        "properties": {
+            "id": { "type": "string", "pattern": "^[0-9a-f]{8}-[0-9a-f]{4}$" },
+            "name": { "type": "string", "minLength": 1, "maxLength": 200 },
+            "country": { "type": "string", "enum": country },
+            "amount": { "type": "number", "minimum": 0 },
+            "tags": { "type": "array", "items": { "type": "string" }, "uniqueItems": true },
+        },
+        "required": ["id", "name", "country", "amount"],
+        "additionalProperties": false,
+    });
+    let schema = json!({ "type": "object", "properties": { "rows": { "items": row } } });
+    let value = |id: &str| {
+        let row = json!({
+            "id": id, "name": "A name", "country": "country 249", "amount": 1.5,
+            "tags": ["a", "b", "c"],
+        });
+        json!({ "rows": vec![row; 3_000] })
+    };
+
+    assert_eq!(faults(&schema, &value("0123abcd-0123")), [""; 0]);
+    assert_eq!(faults(&schema, &value("wrong")).len(), 1);
+}
+
+#[test]
+fn hints_are_given_while_they_are_cheap() {
+    let names = (0..5_000).map(|n| format!("{n}{}", "a".repeat(35)));
+    let properties: Map<String, Value> = names.map(|name| (name, json!({}))).collect();
+    let closed = json!({ "properties": properties, "additionalProperties": false });
+    let unknown: Map<String, Value> = (0..2_000)
+        .map(|n| (format!("{}{n}", "b".repeat(35)), json!(1)))
+        .collect();
+
+    let lines = faults(&closed, &Value::Object(unknown));
+
+    assert_eq!(lines.len(), FAULTS_MAX + 1);
+    assert!(
+        lines[0].contains("known: ") && lines[0].contains("and 4980 more"),
+        "{}",
+        lines[0]
+    );
+    // Alternatives with very many options each.
+    let options = |from: i64| json!({ "enum": (from..from + 20_000).collect::<Vec<_>>() });
+    let either = json!({ "properties": { "x": { "anyOf": [options(0), options(30_000)] } } });
+    let lines = faults(&either, &json!({ "x": -1 }));
+    assert!(
+        lines[0].starts_with("/x: expected one of 0, 1, 2"),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_schema_whose_patterns_are_large_is_refused() {
+    let pattern = |nth: usize| json!({ "pattern": format!("^(?:[01]*1[01]{{700}}{nth})$") });
+    let all = |count: usize| json!({ "allOf": (0..count).map(pattern).collect::<Vec<_>>() });
+
+    assert!(compile(&all(3)).is_ok());
+    let error = compile(&all(100)).err().unwrap();
+    assert!(error.contains("states"), "{error}");
+}
+
 #[test]
 fn the_deepest_allowed_value_fits_a_small_stack() {
     // The longest allowed chain of schemas, 16, at every level of the value, hence 25 levels.

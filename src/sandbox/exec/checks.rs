@@ -233,6 +233,7 @@ impl Checks {
         if jobs.is_empty() {
             // What was stopped is gone, and other processes may get its ids.
             self.stopped = None;
+            self.turns.rest();
         }
         if jobs.is_empty() || self.limit_check.is_some() {
             return false;
@@ -316,14 +317,14 @@ impl Checks {
             }
             job.take_turns(all);
         }
-        let new = jobs.values().map(Job::new_sessions).sum();
-        if self.turns.are_too_many(new) {
-            for job in jobs.values_mut().filter(|job| job.new_sessions() > 0) {
-                job.stop_making_sessions();
-                if let Some(tenant) = job.tenant() {
-                    self.turns.bar(tenant, now);
-                }
-            }
+        let new = jobs.values().map(|job| (job.tenant(), job.new_sessions()));
+        let new = new.filter_map(|(tenant, count)| Some((tenant?.clone(), count)));
+        for tenant in self.turns.with_too_many(new) {
+            let its = |job: &&mut Job| job.new_sessions() > 0 && job.tenant() == Some(&tenant);
+            jobs.values_mut()
+                .filter(its)
+                .for_each(Job::stop_making_sessions);
+            self.turns.bar(&tenant, now);
         }
     }
 

@@ -519,7 +519,7 @@ impl Job {
         }
     }
 
-    /// Ends the job for the new sessions of all commands together.
+    /// Ends the job for the new sessions of its tenant's commands.
     pub(super) fn stop_making_sessions(&mut self) {
         self.end(Ending::Limit(
             "very many new sessions (setsid), all the time: other commands would wait".to_owned(),

@@ -237,15 +237,16 @@ impl Thread {
         while starts.len() < STARTS
             && let Some(next) = self.waiting.pop_front()
         {
-            if let Some(tenant) = &next.launch.tenant
-                && self.checks.give_way(tenant)
-            {
-                let is_last = begin.len() >= BEGIN_MAX && begin.contains(tenant);
+            if let Some(tenant) = &next.launch.tenant {
+                let gives_way = self.checks.give_way(tenant);
+                let is_last = gives_way && begin.len() >= BEGIN_MAX && begin.contains(tenant);
                 if is_last || self.checks.is_barred(tenant, now) {
                     held.push_back(next);
                     continue;
                 }
-                begin.push(tenant.clone());
+                if gives_way {
+                    begin.push(tenant.clone());
+                }
             }
             starts.push(next);
         }

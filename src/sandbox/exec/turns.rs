@@ -49,10 +49,12 @@ const WITH_NEW_MAX: u8 = 10;
 /// New sessions that count in one check of a command: fewer are those of its boundary and of daemons.
 const NEW_MIN: usize = 5;
 
-/// New sessions that all commands may have in two checks in a row, and in one. With more of them the
-/// host itself waits for a processor.
-const NEW_MAX: usize = 16;
-const NEW_AT_ONCE_MAX: usize = 64;
+/// New sessions that the commands of a tenant may have in two checks in a row on a machine with few
+/// processors, as a multiple of this those in one check, and those of all tenants in two in a row. With
+/// more of them the host itself waits for a processor.
+const NEW_FEW: usize = 16;
+const AT_ONCE: usize = 4;
+const OF_ALL: usize = 2;
 
 /// How long no command of a tenant begins after one of its commands had too many of those.
 const BARRED: Duration = Duration::from_secs(30);
@@ -71,8 +73,9 @@ pub(super) struct Turns {
     counted: Option<Instant>,
     /// Tenants whose commands do not begin, and until when.
     barred: HashMap<TenantId, Instant>,
-    /// Whether the last check found more new sessions than there may be.
-    had_too_many: bool,
+    /// New sessions of each tenant that the last check found, and how many may be.
+    new: HashMap<TenantId, usize>,
+    new_max: usize,
     /// Whether there may be commands of several tenants.
     among_tenants: Arc<AtomicBool>,
 }
@@ -84,7 +87,9 @@ impl Turns {
             running: HashMap::new(),
             counted: None,
             barred: HashMap::new(),
-            had_too_many: false,
+            new: HashMap::new(),
+            new_max: std::thread::available_parallelism()
+                .map_or(NEW_FEW, |count| NEW_FEW.max(count.get())),
             among_tenants,
         }
     }
@@ -112,11 +117,38 @@ impl Turns {
             .retain(|tenant, used| !used.is_zero() || self.running.contains_key(tenant));
     }
 
-    /// Takes the number of new sessions that a check found in all commands. Returns whether the
-    /// commands that have them must end.
-    pub(super) fn are_too_many(&mut self, new: usize) -> bool {
-        let had = std::mem::replace(&mut self.had_too_many, new > NEW_MAX);
-        new > NEW_AT_ONCE_MAX || had && self.had_too_many
+    /// Takes the numbers of new sessions that a check found, each with its tenant. Returns the tenants
+    /// whose commands must end: those that have too many by themselves, and then those with the most,
+    /// until the others have not too many together.
+    pub(super) fn with_too_many(
+        &mut self,
+        found: impl Iterator<Item = (TenantId, usize)>,
+    ) -> Vec<TenantId> {
+        let mut new: HashMap<TenantId, usize> = HashMap::new();
+        for (tenant, count) in found {
+            *new.entry(tenant).or_default() += count;
+        }
+        let had = std::mem::replace(&mut self.new, new);
+        let before = |tenant| had.get(tenant).copied().unwrap_or_default();
+        let (max, of_all_max) = (self.new_max, self.new_max * OF_ALL);
+        let had_too_many = had.values().sum::<usize>() > of_all_max;
+        let mut by_count: Vec<_> = self.new.iter().map(|(of, count)| (*count, of)).collect();
+        by_count.sort_unstable_by(|one, other| other.cmp(one));
+        let mut left: usize = by_count.iter().map(|(count, _)| count).sum();
+        let mut ending = Vec::new();
+        for (count, tenant) in by_count {
+            let own = count > max * AT_ONCE || count > max && before(tenant) > max;
+            if own || had_too_many && left > of_all_max {
+                left -= count;
+                ending.push(tenant.clone());
+            }
+        }
+        ending
+    }
+
+    /// Forgets the last check: no command runs.
+    pub(super) fn rest(&mut self) {
+        self.new.clear();
     }
 
     /// Lets no command of a tenant begin for some time.
@@ -314,10 +346,24 @@ mod tests {
     fn new_sessions_are_too_many_in_two_checks_in_a_row_or_very_many_in_one() {
         let (acme, zeta) = tenants();
         let mut turns = Turns::new(Arc::new(true.into()));
+        turns.new_max = NEW_FEW;
+        let mut found = |of_acme: usize, of_zeta: usize| {
+            let of = [(&acme, of_acme), (&zeta, of_zeta)];
+            turns.with_too_many(
+                of.map(|(tenant, count)| (tenant.clone(), count))
+                    .into_iter(),
+            )
+        };
 
-        let found = [17, 16, 17, 17, 3, 65].map(|new| turns.are_too_many(new));
+        let alone = [17, 16, 17, 17, 3, 65].map(|new| found(new, 0).len());
+        assert_eq!(alone, [0, 0, 0, 1, 0, 1]);
+        // One with few does not end for those of another.
+        let beside = [(16, 8), (16, 15), (17, 15), (17, 16)].map(|(a, z)| found(a, z));
+        assert_eq!(beside, [vec![], vec![], vec![], vec![acme.clone()]]);
+        // Many together: the most first.
+        assert_eq!([found(16, 16), found(17, 16)].concat(), []);
+        assert_eq!(found(16, 17), [zeta.clone()]);
 
-        assert_eq!(found, [false, false, false, true, false, true]);
         let now = Instant::now();
         turns.bar(&acme, now);
         let is_barred = |tenant, seconds| {

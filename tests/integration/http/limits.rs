@@ -120,6 +120,49 @@ async fn a_client_that_sends_too_slowly_is_disconnected() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http2_frames_that_are_no_request_are_read_slowly() {
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const ACKNOWLEDGED: &str = "\0\0\0\u{4}\u{1}\0\0\0\0";
+    const FRAMES: usize = 20_000;
+    let server = server(|bounds| bounds.header_within = Duration::from_secs(1)).await;
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(SETTINGS.repeat(FRAMES));
+
+    let answer = raw(&server, &bytes).await;
+
+    let count = answer.matches(ACKNOWLEDGED).count();
+    assert!((100..FRAMES / 2).contains(&count), "{count}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_bodies_and_answers_pass_an_http2_connection_at_once() {
+    let server = server(|_| {}).await;
+    let client = callboard::tls::client_builder().unwrap().no_proxy();
+    let client = client.http2_prior_knowledge().build().unwrap();
+    let url = format!("http://{}/v1/conversations/c", server.address);
+    let text = "x".repeat(100_000);
+    let round = [
+        json!({ "role": "user", "content": text }),
+        json!({ "role": "assistant", "content": text }),
+    ];
+    let history = json!({ "messages": vec![round; 40].concat() });
+
+    let put = with_json(client.put(&url).bearer_auth(ACME), &history).send();
+    assert_eq!(soon(put).await.unwrap().status(), 201);
+    let messages = format!("{url}/messages?limit=1000");
+    let read = async {
+        client
+            .get(messages)
+            .bearer_auth(ACME)
+            .send()
+            .await?
+            .text()
+            .await
+    };
+    assert!(soon(read).await.unwrap().len() > 8_000_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_without_a_key_is_not_read() {
     let server = server(|_| {}).await;
     let endless = "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000000000\r\n\r\n{";

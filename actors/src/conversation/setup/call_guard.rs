@@ -12,8 +12,13 @@ use crate::{
     ids::Scope,
     journal::ToolExecutionResult,
     ports::{Approval, Hook, Review, Tool, ToolSpec, Verdict},
+    task::off_workers,
     tool::ToolError,
 };
+
+/// Bytes of a schema and of a value that are checked on the worker thread. That takes less than a
+/// millisecond with most schemas, and some of them, of this size too, multiply it.
+const CHECKED_IN_PLACE: usize = 4 * 1024;
 
 /// Checks the tool calls of one conversation.
 pub(in crate::conversation) struct CallGuard {
@@ -77,7 +82,12 @@ impl CallGuard {
             return Err(error);
         }
         let replaced = self.hooked(spec, input)?;
-        let checked = tools.check_arguments(name, replaced.as_ref().unwrap_or(input))?;
+        let given = replaced.as_ref().unwrap_or(input);
+        let schema = &spec.definition.input_schema;
+        let bytes = schema.as_str().len().saturating_add(given.as_str().len());
+        let checked = off_workers(bytes > CHECKED_IN_PLACE, || {
+            tools.check_arguments(name, given)
+        })?;
         let used = checked.input.or(replaced).filter(|other| other != input);
         let used_input = used.as_ref().unwrap_or(input);
         Ok(CallCheck::Ready {
@@ -146,8 +156,11 @@ impl CallPolicy for CallGuard {
     }
 
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
-        let check = self.setup.output_check(schema)?;
-        crate::conversation::json_in(text, |value| check(&value))
+        let bytes = schema.as_str().len().saturating_add(text.len());
+        off_workers(bytes > CHECKED_IN_PLACE, || {
+            let check = self.setup.output_check(schema)?;
+            crate::conversation::json_in(text, |value| check(&value))
+        })
     }
 
     fn review(
