@@ -191,6 +191,8 @@ mod private;
     feature = "tools"
 ))]
 mod fair;
+#[cfg(any(feature = "_provider", feature = "http"))]
+mod frames;
 #[cfg(any(feature = "_provider", feature = "mcp"))]
 mod intake;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]

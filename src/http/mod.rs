@@ -44,7 +44,6 @@ mod openai;
 mod openapi;
 mod operator;
 mod owners;
-mod pace;
 mod peers;
 #[cfg(all(feature = "mcp-server", feature = "cli"))]
 pub(crate) mod pipes;

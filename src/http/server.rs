@@ -37,7 +37,6 @@ use super::{
     addresses::{AddressPlace, Addresses, ClientAddress},
     answer_room::ConnectionRoom,
     idle::OpenRequests,
-    pace::Pace,
     peers::{end_moved, find_others},
     refusals::Refusals,
     router::{Doors, routes, served},
@@ -47,6 +46,7 @@ use super::{
 use crate::{
     Host,
     fair::{FairPlaces, Waiting},
+    frames::Pace,
     mask,
 };
 
@@ -281,7 +281,7 @@ struct Counting {
 
 impl<B> Service<Request<B>> for Counting
 where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     type Response = Response;
     type Error = Infallible;
@@ -300,9 +300,7 @@ where
         let turns = in_turns.then(|| (self.turns.clone(), self.client.0));
         let open = self.requests.begin();
         self.pace.request();
-        let answer = self
-            .router
-            .call(request.map(|body| self.pace.of_body(body)));
+        let answer = self.router.call(request);
         Box::pin(async move {
             let answer = match turns {
                 Some((places, client)) => in_turn(&places, client, answer).await?,

@@ -1,5 +1,6 @@
 //! A TCP stream with two deadlines: for the client's first bytes, and for reading a response. Idle
-//! and stalled connections are cut. HTTP/2 connections are read at their [`Pace`].
+//! and stalled connections are cut. The frames of HTTP/2 connections are read
+//! at their [`Pace`].
 
 use std::{
     future::Future as _,
@@ -15,7 +16,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use super::pace::{PAUSE, Pace, Turn};
+use crate::frames::{Pace, Reads};
 
 /// The HTTP/2 connection preface. hyper detects the protocol by it, and applies its own header
 /// timeout only afterwards.
@@ -27,10 +28,7 @@ pub(super) struct Socket {
     /// Deadline and number of preface bytes read; `None` once the protocol is known.
     opening: Option<(Pin<Box<Sleep>>, usize)>,
     pace: Pace,
-    /// Whether the pace counts: that of an HTTP/2 connection.
-    is_paced: bool,
-    /// The end of the pause after which more is read.
-    pause: Option<Pin<Box<Sleep>>>,
+    reads: Reads,
     write_pause_max: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
 }
@@ -45,9 +43,8 @@ impl Socket {
         Self {
             stream,
             opening: Some((Box::pin(sleep(opening_within)), 0)),
+            reads: Reads::new(pace.clone()),
             pace,
-            is_paced: false,
-            pause: None,
             write_pause_max,
             stalled: None,
         }
@@ -78,44 +75,16 @@ impl Socket {
     }
 }
 
-impl Socket {
-    /// Reads what the connection's pace allows.
-    fn poll_read_paced(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let bytes_max = loop {
-            match self.pace.turn(self.is_paced, cx) {
-                Turn::Read(bytes_max) => break bytes_max,
-                Turn::Later => return Poll::Pending,
-                Turn::Waits => {
-                    let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(PAUSE)));
-                    ready!(pause.as_mut().poll(cx));
-                    self.pause = None;
-                    self.pace.paused();
-                }
-            }
-        };
-        let bytes_max = bytes_max.min(buffer.remaining());
-        let mut part = ReadBuf::new(buffer.initialize_unfilled_to(bytes_max));
-        let read = Pin::new(&mut self.stream).poll_read(cx, &mut part);
-        let bytes = part.filled().len();
-        buffer.advance(bytes);
-        self.pace.read(bytes, self.is_paced);
-        read
-    }
-}
-
 impl AsyncRead for Socket {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let socket = self.get_mut();
         let before = buffer.filled().len();
-        let read = self.poll_read_paced(cx, buffer);
-        let Some((until, seen)) = &mut self.opening else {
+        let read = socket.reads.poll_read(&mut socket.stream, cx, buffer);
+        let Some((until, seen)) = &mut socket.opening else {
             return read;
         };
         match read {
@@ -131,10 +100,12 @@ impl AsyncRead for Socket {
                 let new = buffer.filled().get(before..).unwrap_or_default();
                 let expected = PREFACE.get(*seen..).unwrap_or_default();
                 *seen += new.len();
-                let is_preface = new.starts_with(expected);
-                if is_preface || !expected.starts_with(new) {
-                    self.opening = None;
-                    self.is_paced = is_preface;
+                let frames = new.strip_prefix(expected);
+                if frames.is_some() || !expected.starts_with(new) {
+                    socket.opening = None;
+                }
+                if let Some(frames) = frames {
+                    socket.reads.begin(frames);
                 }
                 Poll::Ready(Ok(()))
             }

@@ -23,8 +23,11 @@ use h2::{
 use http::Request;
 use tokio::time::{interval, timeout};
 
-use super::socket::Socket;
-use crate::providers::{body::Body, errors::with_sources};
+use super::socket::{PacedSocket, Socket};
+use crate::{
+    frames::Pace,
+    providers::{body::Body, errors::with_sources},
+};
 
 /// Bytes of one answer that may arrive before they are read. It bounds the memory of a slow reader.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -106,6 +109,7 @@ impl Shared {
 #[derive(Clone)]
 pub(super) struct Http2 {
     requests: client::SendRequest<Bytes>,
+    pace: Pace,
     pub(super) shared: Arc<Shared>,
 }
 
@@ -118,12 +122,13 @@ impl Http2 {
         streams_max: usize,
         is_used: impl Fn() -> bool + Send,
     ) -> Result<(Self, impl Future<Output = ()>), h2::Error> {
+        let pace = Pace::new();
         let (requests, mut connection) = client::Builder::new()
             .enable_push(false)
             .initial_max_send_streams(streams_max)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .handshake(socket)
+            .handshake(PacedSocket::new(socket, pace.clone()))
             .await?;
         let pings = connection.ping_pong();
         let driven = async move {
@@ -133,7 +138,12 @@ impl Http2 {
             }
         };
         let shared = Arc::default();
-        Ok((Self { requests, shared }, driven))
+        let opened = Self {
+            requests,
+            pace,
+            shared,
+        };
+        Ok((opened, driven))
     }
 
     /// Number of concurrent calls that the server allows.
@@ -153,6 +163,7 @@ impl Http2 {
         request: Request<()>,
         body: Body,
     ) -> Result<(http::response::Parts, AnswerBody), Broken> {
+        self.pace.request();
         let (head, stream) = self
             .requests
             .send_request(request, false)

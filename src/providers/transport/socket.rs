@@ -12,6 +12,8 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
+use crate::frames::{Pace, Reads};
+
 /// Bytes that one system call reads below TLS.
 const READ_BYTES: usize = 8 * 1024;
 
@@ -134,6 +136,76 @@ impl AsyncWrite for Socket {
             Self::Plain(socket) => Pin::new(socket).poll_shutdown(cx),
             Self::Tls(socket) => Pin::new(socket).poll_shutdown(cx),
         }
+    }
+}
+
+/// The bytes below HTTP/2. Its frames are read at their pace.
+#[derive(Debug)]
+pub(super) struct PacedSocket {
+    socket: Socket,
+    reads: Reads,
+    pace: Pace,
+}
+
+impl PacedSocket {
+    pub(super) fn new(socket: Socket, pace: Pace) -> Self {
+        let mut reads = Reads::new(pace.clone());
+        reads.begin(&[]);
+        Self {
+            socket,
+            reads,
+            pace,
+        }
+    }
+
+    fn wrote(&self, wrote: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &wrote {
+            self.pace.wrote(*bytes);
+        }
+        wrote
+    }
+}
+
+impl AsyncRead for PacedSocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let paced = self.get_mut();
+        paced.reads.poll_read(&mut paced.socket, cx, buffer)
+    }
+}
+
+impl AsyncWrite for PacedSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.wrote(wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.socket).poll_write_vectored(cx, slices);
+        self.wrote(wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
     }
 }
 
