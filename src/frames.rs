@@ -18,7 +18,7 @@ use std::{
 use futures_util::task::AtomicWaker;
 use tokio::{
     io::{AsyncRead, ReadBuf},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 
 /// Bytes that are read before other tasks have their turn.
@@ -33,6 +33,9 @@ const MOST: isize = 4096;
 /// Frames that each pause adds, for a connection that has none left.
 const OF_PAUSE: isize = 32;
 const PAUSE: Duration = Duration::from_millis(250);
+
+/// Pauses one after the other after which a connection is closed.
+const PAUSES_MAX: u32 = 24;
 
 /// Bytes written that add a frame: the peer acknowledges the data of some events with two.
 const WRITTEN: usize = 48;
@@ -104,6 +107,9 @@ pub(crate) struct Reads {
     /// Bytes read since other tasks had their turn.
     in_turn: usize,
     pause: Option<Pin<Box<Sleep>>>,
+    /// Pauses one after the other, and when the last one ended.
+    pauses: u32,
+    paused: Instant,
 }
 
 impl Reads {
@@ -113,6 +119,8 @@ impl Reads {
             heads: None,
             in_turn: 0,
             pause: None,
+            pauses: 0,
+            paused: Instant::now(),
         }
     }
 
@@ -146,6 +154,7 @@ impl Reads {
             let pause = self.pause.get_or_insert_with(|| Box::pin(sleep(PAUSE)));
             ready!(pause.as_mut().poll(context));
             self.pause = None;
+            self.count_pause()?;
             self.pace.add(OF_PAUSE);
         }
         let before = buffer.filled().len();
@@ -156,6 +165,25 @@ impl Reads {
             self.pace.take(heads.count(read));
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Reads {
+    /// Counts a pause that has ended.
+    fn count_pause(&mut self) -> io::Result<()> {
+        // A pause and some time in which frames were left: the peer is not one that never stops.
+        if self.paused.elapsed() > 2 * PAUSE {
+            self.pauses = 0;
+        }
+        self.pauses += 1;
+        self.paused = Instant::now();
+        match self.pauses < PAUSES_MAX {
+            true => Ok(()),
+            false => Err(io::Error::new(
+                io::ErrorKind::ConnectionAborted,
+                "very many frames that are no request, all the time",
+            )),
+        }
     }
 }
 
@@ -244,7 +272,7 @@ mod tests {
         let mut reads = Reads::new(pace.clone());
         reads.begin(&[]);
         let (mut left, mut room) = (bytes, [0; 512]);
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         while !left.is_empty() {
             let read = poll_fn(|context| {
                 let mut buffer = ReadBuf::new(&mut room);
@@ -299,7 +327,7 @@ mod tests {
             poll_fn(|context| reads.poll_read(&mut left, context, &mut ReadBuf::new(&mut room)))
                 .await
         };
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
 
         let (read_once, ()) = tokio::join!(read(), async { pace.request() });
         read_once.unwrap();
@@ -307,6 +335,33 @@ mod tests {
         pace.take(OF_REQUEST);
         read().await.unwrap();
         assert_eq!(began.elapsed(), PAUSE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_brings_very_many_all_the_time_is_closed() {
+        let settings = frame(SETTINGS, 0).repeat(10_000);
+        let mut left = &settings[..];
+        let mut reads = Reads::new(Pace::new());
+        reads.begin(&[]);
+        let mut room = [0; 512];
+        let mut read = async || {
+            poll_fn(|context| reads.poll_read(&mut left, context, &mut ReadBuf::new(&mut room)))
+                .await
+        };
+        let began = Instant::now();
+
+        // One that rests now and then goes on.
+        for _ in 0..2 * PAUSES_MAX {
+            let before = Instant::now();
+            while before.elapsed() < PAUSE {
+                read().await.unwrap();
+            }
+            tokio::time::advance(3 * PAUSE).await;
+        }
+        let rested = Instant::now();
+        while read().await.is_ok() {}
+
+        assert!(began < rested && rested.elapsed() <= PAUSES_MAX * PAUSE);
     }
 
     #[tokio::test]

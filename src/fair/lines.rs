@@ -1,6 +1,6 @@
 //! Work of all tenants that waits for a place: one line for each tenant, served in turn. Fewer places
-//! than all serve one tenant at the same time, so that one tenant's long work delays no other's. Work
-//! that has no tenant yet is that of a client's address.
+//! than all serve one tenant at the same time, so that one tenant's long work delays no other's. Other
+//! owners than tenants are possible.
 //!
 //! Pure.
 
@@ -27,8 +27,6 @@ impl Owns for Owner {
         self.is_some()
     }
 }
-
-impl Owns for std::net::IpAddr {}
 
 /// Why work is not taken into a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -63,6 +63,11 @@ impl FromRequestParts<App> for CallerKey {
     }
 }
 
+/// The tenant whose key comes with a request, if it has one.
+pub(super) fn tenant_of(parts: &Parts, keys: &Keys) -> Option<TenantId> {
+    keys.tenant_of(key_of(parts).ok()?)
+}
+
 /// Proof that the request carries the operator's key.
 pub(super) struct Admin;
 

@@ -15,9 +15,10 @@ use std::{
 use axum::{
     BoxError, Router,
     body::{Bytes, HttpBody},
-    http::Request,
+    http::{Request, request::Parts},
     response::Response,
 };
+use callboard_actors::ids::TenantId;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto,
@@ -33,9 +34,10 @@ use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
 use super::{
-    HttpBounds, HttpConfig,
+    HttpBounds, HttpConfig, Keys,
     addresses::{AddressPlace, Addresses, ClientAddress},
     answer_room::ConnectionRoom,
+    auth,
     idle::OpenRequests,
     peers::{end_moved, find_others},
     refusals::Refusals,
@@ -45,7 +47,7 @@ use super::{
 };
 use crate::{
     Host,
-    fair::{FairPlaces, Waiting},
+    fair::{FairPlaces, Owns, Waiting},
     frames::Pace,
     mask,
 };
@@ -54,10 +56,14 @@ use crate::{
 /// next connection as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Requests that begin at a time, on a machine with few processors, of all clients that have several
-/// at hand: pipelined ones, and those beyond the first few of a connection or of an address. Thousands
-/// of them would leave no turn for others. The addresses take turns.
-const AT_HAND_MIN: usize = 8;
+/// Requests at work for each processor, of all clients that have several at hand: pipelined ones, and
+/// those beyond the first few of a connection or of an address. Thousands of them would leave no turn
+/// for others. The tenants take turns, and the addresses of clients without a tenant's key.
+const AT_WORK: usize = 16;
+
+/// How long a request counts as at work, unless it is answered before. What takes longer waits for
+/// something else than a processor.
+const WORK_MAX: Duration = Duration::from_millis(5);
 
 /// Open requests of a connection, and of an address, above which the next one waits for its turn to
 /// begin.
@@ -118,10 +124,12 @@ pub async fn serve(
         // Ends with the state of the handlers.
         tokio::spawn(end_moved(peers.clone(), Arc::downgrade(&app.watched)));
     }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let server = Server {
-        turns: FairPlaces::new(at_hand_max(), WAITING),
+        turns: FairPlaces::new(AT_WORK * processors, WAITING),
         builder: builder(&app.config.bounds),
         router: served(routes, &app, &app.config.redactor),
+        keys: app.config.keys.clone(),
         closing: app.closing.clone(),
     };
     let mut connections = JoinSet::new();
@@ -177,12 +185,6 @@ pub async fn serve(
     }
 }
 
-/// Requests that begin at a time, of those that wait for a turn.
-fn at_hand_max() -> usize {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    AT_HAND_MIN.max(2 * processors)
-}
-
 /// Disables Nagle's algorithm, so that events leave at once, and limits the send buffer.
 fn prepare(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
@@ -210,7 +212,8 @@ fn builder(bounds: &HttpBounds) -> auto::Builder<TokioExecutor> {
 struct Server {
     builder: auto::Builder<TokioExecutor>,
     router: Router,
-    turns: Arc<FairPlaces<IpAddr>>,
+    keys: Keys,
+    turns: Arc<FairPlaces<Client>>,
     closing: CancellationToken,
 }
 
@@ -238,6 +241,7 @@ impl Server {
             requests: requests.clone(),
             pace,
             turns: self.turns.clone(),
+            keys: self.keys.clone(),
             client: place.client(),
             room: ConnectionRoom::new(bounds),
         });
@@ -274,10 +278,29 @@ struct Counting {
     router: Router,
     requests: OpenRequests,
     pace: Pace,
-    turns: Arc<FairPlaces<IpAddr>>,
+    turns: Arc<FairPlaces<Client>>,
+    keys: Keys,
     client: ClientAddress,
     room: ConnectionRoom,
 }
+
+impl Counting {
+    /// With whom a request takes turns.
+    fn client_of(&self, parts: &Parts) -> Client {
+        let tenant = auth::tenant_of(parts, &self.keys);
+        tenant.map_or(Client::Address(self.client.0), Client::Tenant)
+    }
+}
+
+/// Who takes turns with others.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Client {
+    Tenant(TenantId),
+    /// One without a tenant's key.
+    Address(IpAddr),
+}
+
+impl Owns for Client {}
 
 impl<B> Service<Request<B>> for Counting
 where
@@ -291,16 +314,17 @@ where
         Poll::Ready(Ok(())) // A router is always ready.
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        request.extensions_mut().insert(self.room.clone());
-        request.extensions_mut().insert(self.client);
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(self.room.clone());
+        parts.extensions.insert(self.client);
         let in_turns = self.requests.are_pipelined()
             || self.requests.count() >= OPEN_AT_ONCE
             || self.requests.count_of_address() >= OPEN_AT_ONCE_OF_ADDRESS;
-        let turns = in_turns.then(|| (self.turns.clone(), self.client.0));
+        let turns = in_turns.then(|| (self.turns.clone(), self.client_of(&parts)));
         let open = self.requests.begin();
         self.pace.request();
-        let answer = self.router.call(request);
+        let answer = self.router.call(Request::from_parts(parts, body));
         Box::pin(async move {
             let answer = match turns {
                 Some((places, client)) => in_turn(&places, client, answer).await?,
@@ -311,22 +335,23 @@ where
     }
 }
 
-/// Begins the work of a request when it has a place, and goes on with it without one.
+/// Begins the work of a request when it has a place, which it keeps until it is done or for
+/// [`WORK_MAX`].
 async fn in_turn<T>(
-    places: &Arc<FairPlaces<IpAddr>>,
-    client: IpAddr,
+    places: &Arc<FairPlaces<Client>>,
+    client: Client,
     work: impl Future<Output = T>,
 ) -> T {
     let mut work = std::pin::pin!(work);
     // Never refused.
-    let mut place = places.acquire(client).await.ok();
+    let place = places.acquire(client).await.ok();
     tokio::task::yield_now().await;
-    poll_fn(|context| {
-        let polled = work.as_mut().poll(context);
-        place.take();
-        polled
-    })
-    .await
+    let done = timeout(WORK_MAX, &mut work).await;
+    drop(place);
+    match done {
+        Ok(done) => done,
+        Err(_) => work.await,
+    }
 }
 
 #[cfg(test)]
@@ -337,12 +362,13 @@ mod tests {
     };
 
     use super::*;
-    use crate::fair::Place;
+    use crate::{fair::Place, http::KeyHash};
 
     /// A place for requests that wait for their turn, and what holds it.
-    async fn held_turns() -> (Arc<FairPlaces<IpAddr>>, Place<IpAddr>) {
+    async fn held_turns() -> (Arc<FairPlaces<Client>>, Place<Client>) {
         let turns = FairPlaces::new(1, WAITING);
-        let held = turns.acquire(Ipv4Addr::UNSPECIFIED.into()).await.unwrap();
+        let other = Client::Address(Ipv4Addr::UNSPECIFIED.into());
+        let held = turns.acquire(other).await.unwrap();
         (turns, held)
     }
 
@@ -363,9 +389,9 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn pipelined_requests_begin_few_at_a_time() {
-        let client = IpAddr::from(Ipv4Addr::LOCALHOST);
+    #[tokio::test(start_paused = true)]
+    async fn pipelined_requests_are_worked_on_few_at_a_time() {
+        let client = Client::Address(Ipv4Addr::LOCALHOST.into());
         // A client gets half of the places.
         let places = FairPlaces::new(4, WAITING);
         let begun = std::cell::Cell::new(0);
@@ -375,22 +401,29 @@ mod tests {
         };
         let mut all = Vec::new();
         for _ in 0..6 {
-            all.push(Box::pin(in_turn(&places, client, work())));
+            all.push(Box::pin(in_turn(&places, client.clone(), work())));
         }
         let mut seen = Vec::new();
 
-        for _ in 0..4 {
-            poll_fn(|context| {
-                for work in &mut all {
-                    assert!(work.as_mut().poll(context).is_pending());
-                }
-                Poll::Ready(())
-            })
-            .await;
+        for _ in 0..3 {
+            for _ in 0..3 {
+                poll_fn(|context| {
+                    for work in &mut all {
+                        assert!(work.as_mut().poll(context).is_pending());
+                    }
+                    Poll::Ready(())
+                })
+                .await;
+            }
             seen.push(begun.get());
+            tokio::time::advance(WORK_MAX).await;
         }
 
-        assert_eq!(seen, [0, 2, 4, 6]);
+        assert_eq!(
+            seen,
+            [2, 4, 6],
+            "those that take long give their places back"
+        );
     }
 
     #[tokio::test]
@@ -399,7 +432,10 @@ mod tests {
         let begun = std::cell::RefCell::new(Vec::new());
         let one = |last: u8| {
             let begun = &begun;
-            let client = IpAddr::from([192, 0, 2, last]);
+            let client = match last {
+                3 => Client::Tenant(TenantId::new("acme").unwrap()),
+                _ => Client::Address(IpAddr::from([192, 0, 2, last])),
+            };
             Box::pin(in_turn(&places, client, async move {
                 begun.borrow_mut().push(last);
             }))
@@ -418,6 +454,35 @@ mod tests {
         while poll_all().await > 0 {}
 
         assert_eq!(*begun.borrow(), [1, 2, 3, 1, 2, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn tenants_behind_one_address_take_turns_with_each_other() {
+        let tenant = TenantId::new("acme").unwrap();
+        let counting = Counting {
+            router: Router::new(),
+            requests: OpenRequests::new(Arc::default()),
+            pace: Pace::new(),
+            turns: FairPlaces::new(1, WAITING),
+            keys: Keys::new(),
+            client: ClientAddress(Ipv4Addr::LOCALHOST.into()),
+            room: ConnectionRoom::new(&HttpBounds::default()),
+        };
+        counting
+            .keys
+            .put(tenant.clone(), KeyHash::from_key("cb_acme_not_a_real_key"));
+        let with = |name, value| {
+            let request = Request::get("/anthropic/v1/models").header(name, value);
+            let (parts, ()) = request.body(()).unwrap().into_parts();
+            counting.client_of(&parts)
+        };
+
+        let bearer = with("authorization", "Bearer cb_acme_not_a_real_key");
+        assert_eq!(bearer, Client::Tenant(tenant.clone()));
+        let header = with("x-api-key", "cb_acme_not_a_real_key");
+        assert_eq!(header, Client::Tenant(tenant));
+        let unknown = with("authorization", "Bearer cb_unknown");
+        assert_eq!(unknown, Client::Address(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[tokio::test]
@@ -453,6 +518,7 @@ mod tests {
             requests: requests.clone(),
             pace: Pace::new(),
             turns,
+            keys: Keys::default(),
             client: ClientAddress(Ipv4Addr::LOCALHOST.into()),
             room: ConnectionRoom::new(&bounds),
         });
@@ -514,6 +580,7 @@ mod tests {
             requests: requests.clone(),
             pace: Pace::new(),
             turns,
+            keys: Keys::default(),
             client: ClientAddress(Ipv4Addr::LOCALHOST.into()),
             room: ConnectionRoom::new(&bounds),
         });
