@@ -322,12 +322,22 @@ where
             || self.requests.count() >= OPEN_AT_ONCE
             || self.requests.count_of_address() >= OPEN_AT_ONCE_OF_ADDRESS;
         let turns = in_turns.then(|| (self.turns.clone(), self.client_of(&parts)));
+        let yields = self.requests.are_pipelined();
         let open = self.requests.begin();
         self.pace.request();
         let answer = self.router.call(Request::from_parts(parts, body));
         Box::pin(async move {
             let answer = match turns {
-                Some((places, client)) => in_turn(&places, client, answer).await?,
+                Some((places, client)) => {
+                    let answer = async {
+                        // A connection works on pipelined requests in one poll.
+                        if yields {
+                            tokio::task::yield_now().await;
+                        }
+                        answer.await
+                    };
+                    in_turn(&places, client, answer).await?
+                }
                 None => answer.await?,
             };
             Ok(answer.map(|body| open.until_sent(body)))
@@ -345,7 +355,6 @@ async fn in_turn<T>(
     let mut work = std::pin::pin!(work);
     // Never refused.
     let place = places.acquire(client).await.ok();
-    tokio::task::yield_now().await;
     let done = timeout(WORK_MAX, &mut work).await;
     drop(place);
     match done {
