@@ -322,15 +322,17 @@ where
             || self.requests.count() >= OPEN_AT_ONCE
             || self.requests.count_of_address() >= OPEN_AT_ONCE_OF_ADDRESS;
         let turns = in_turns.then(|| (self.turns.clone(), self.client_of(&parts)));
-        let yields = self.requests.are_pipelined();
+        let is_pipelined = self.requests.are_pipelined();
         let open = self.requests.begin();
         self.pace.request();
         let answer = self.router.call(Request::from_parts(parts, body));
         Box::pin(async move {
             let answer = match turns {
                 Some((places, client)) => {
+                    // A connection works on pipelined requests in one poll. And requests that are
+                    // refused at once would follow each other before others have their turn.
+                    let yields = is_pipelined || matches!(client, Client::Address(_));
                     let answer = async {
-                        // A connection works on pipelined requests in one poll.
                         if yields {
                             tokio::task::yield_now().await;
                         }
