@@ -40,8 +40,10 @@ const PAUSES_MAX: u32 = 24;
 /// Bytes written that add a frame: the peer acknowledges the data of some events with two.
 const WRITTEN: usize = 48;
 
-/// Payload with which data does not count.
-const LARGE_DATA: usize = 64;
+/// Payload with which data of a client does not count. Model servers send each token by itself, and
+/// what they send is bounded where it is decoded.
+pub(crate) const OF_CLIENT: usize = 1024;
+pub(crate) const OF_SERVER: usize = 0;
 
 /// Payload of other frames that counts as one more.
 const OF_PAYLOAD: usize = 256;
@@ -104,6 +106,8 @@ pub(crate) struct Reads {
     pace: Pace,
     /// `None` while the connection is not known to be one of HTTP/2.
     heads: Option<Heads>,
+    /// Payload with which data does not count.
+    large_data: usize,
     /// Bytes read since other tasks had their turn.
     in_turn: usize,
     pause: Option<Pin<Box<Sleep>>>,
@@ -113,10 +117,11 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    pub(crate) fn new(pace: Pace) -> Self {
+    pub(crate) fn new(pace: Pace, large_data: usize) -> Self {
         Self {
             pace,
             heads: None,
+            large_data,
             in_turn: 0,
             pause: None,
             pauses: 0,
@@ -127,7 +132,7 @@ impl Reads {
     /// Counts frames from now on, and those that have been read already.
     pub(crate) fn begin(&mut self, read: &[u8]) {
         let mut heads = Heads::default();
-        self.pace.take(heads.count(read));
+        self.pace.take(heads.count(read, self.large_data));
         self.heads = Some(heads);
     }
 
@@ -162,7 +167,7 @@ impl Reads {
         let read = buffer.filled().get(before..).unwrap_or_default();
         self.in_turn += read.len();
         if let Some(heads) = &mut self.heads {
-            self.pace.take(heads.count(read));
+            self.pace.take(heads.count(read, self.large_data));
         }
         Poll::Ready(Ok(()))
     }
@@ -199,7 +204,7 @@ struct Heads {
 
 impl Heads {
     /// Takes the next bytes of a connection. Returns the frames that begin in them and count.
-    fn count(&mut self, mut bytes: &[u8]) -> isize {
+    fn count(&mut self, mut bytes: &[u8], large_data: usize) -> isize {
         const DATA: u8 = 0;
         let mut count = 0;
         while !bytes.is_empty() {
@@ -216,7 +221,7 @@ impl Heads {
                 self.known = 0;
                 self.payload = u32::from_be_bytes([0, high, middle, low]) as usize;
                 count += match kind == DATA {
-                    true => isize::from(self.payload < LARGE_DATA),
+                    true => isize::from(self.payload < large_data),
                     // At most 2^24 bytes.
                     false => 1 + (self.payload / OF_PAYLOAD) as isize,
                 };
@@ -261,7 +266,7 @@ mod tests {
 
         for size in [1, 2, 8, 9, 10, 13, 100, 4096, bytes.len()] {
             let mut heads = Heads::default();
-            let count: isize = bytes.chunks(size).map(|part| heads.count(part)).sum();
+            let count: isize = bytes.chunks(size).map(|part| heads.count(part, 64)).sum();
             assert_eq!(count, 1 + 1 + 3 + 1 + 1, "cut every {size} bytes");
         }
     }
@@ -269,7 +274,7 @@ mod tests {
     /// Reads bytes as they come. Returns how many were read before the first pause.
     async fn read_without_a_pause(bytes: &[u8], add: impl Fn(&Pace)) -> usize {
         let pace = Pace::new();
-        let mut reads = Reads::new(pace.clone());
+        let mut reads = Reads::new(pace.clone(), OF_CLIENT);
         reads.begin(&[]);
         let (mut left, mut room) = (bytes, [0; 512]);
         let began = Instant::now();
@@ -320,7 +325,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_waits_goes_on_with_a_request_or_after_a_pause() {
         let pace = Pace::new();
-        let mut reads = Reads::new(pace.clone());
+        let mut reads = Reads::new(pace.clone(), OF_CLIENT);
         reads.begin(&frame(SETTINGS, 0).repeat(256));
         let (mut left, mut room) = (&[0_u8; 9][..], [0; 512]);
         let mut read = async || {
@@ -341,7 +346,7 @@ mod tests {
     async fn a_connection_that_brings_very_many_all_the_time_is_closed() {
         let settings = frame(SETTINGS, 0).repeat(10_000);
         let mut left = &settings[..];
-        let mut reads = Reads::new(Pace::new());
+        let mut reads = Reads::new(Pace::new(), OF_CLIENT);
         reads.begin(&[]);
         let mut room = [0; 512];
         let mut read = async || {
@@ -366,7 +371,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_tasks_have_their_turn_between_two_reads() {
-        let mut reads = Reads::new(Pace::new());
+        let mut reads = Reads::new(Pace::new(), OF_CLIENT);
         let bytes = vec![7; 3 * IN_TURN];
         let (mut left, mut room) = (&bytes[..], vec![0; bytes.len()]);
         let mut turns = 0;

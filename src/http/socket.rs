@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use crate::frames::{Pace, Reads};
+use crate::frames::{OF_CLIENT, Pace, Reads};
 
 /// The HTTP/2 connection preface. hyper detects the protocol by it, and applies its own header
 /// timeout only afterwards.
@@ -43,7 +43,7 @@ impl Socket {
         Self {
             stream,
             opening: Some((Box::pin(sleep(opening_within)), 0)),
-            reads: Reads::new(pace.clone()),
+            reads: Reads::new(pace.clone(), OF_CLIENT),
             pace,
             write_pause_max,
             stalled: None,

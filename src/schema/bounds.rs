@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value};
 
 /// Most subschemas of a schema.
-const SUBSCHEMAS_MAX: usize = 8192;
+pub(super) const SUBSCHEMAS_MAX: usize = 8192;
 
 /// Most patterns of a schema; a compiled pattern may take 256 KiB.
 const PATTERNS_MAX: usize = 256;
@@ -46,8 +46,11 @@ pub(super) const REFERENCES: &[&str] = &["$ref", "$dynamicRef", "$recursiveRef"]
 
 /// Checks a schema; the error is why it is refused. Returns the pointers of the schemas that have an
 /// anchor, by its name.
-pub(super) fn survey(root: &Value) -> Result<HashMap<String, String>, String> {
-    let mut survey = Survey::default();
+pub(super) fn survey(root: &Value, is_draft4: bool) -> Result<HashMap<String, String>, String> {
+    let mut survey = Survey {
+        is_draft4,
+        ..Survey::default()
+    };
     survey.visit(root, &mut String::new())?;
     Ok(survey.anchors)
 }
@@ -55,6 +58,7 @@ pub(super) fn survey(root: &Value) -> Result<HashMap<String, String>, String> {
 /// Visits every subschema once: counts, collects anchors, and refuses what is not allowed.
 #[derive(Default)]
 struct Survey {
+    is_draft4: bool,
     subschemas: usize,
     patterns: usize,
     anchors: HashMap<String, String>,
@@ -69,7 +73,7 @@ impl Survey {
         let Value::Object(fields) = schema else {
             return Ok(());
         };
-        if !pointer.is_empty() && fields.get("$id").is_some_and(Value::is_string) {
+        if !pointer.is_empty() && has_id(schema, self.is_draft4) {
             return Err(format!(
                 "{pointer} has an $id: a schema must be one document"
             ));
@@ -89,7 +93,11 @@ impl Survey {
             .iter()
             .filter_map(|keyword| fields.get(*keyword)?.as_str())
         {
-            self.anchors.insert(name.to_owned(), pointer.clone());
+            let known = self.anchors.insert(name.to_owned(), pointer.clone());
+            if known.is_some_and(|known| known != *pointer) {
+                let shown = super::faults::short(&Value::from(name));
+                return Err(format!("the anchor {shown} is there twice"));
+            }
         }
         let named = fields
             .get("patternProperties")
@@ -110,6 +118,14 @@ impl Survey {
             visited
         })
     }
+}
+
+/// Whether an inner schema names itself, from where references would be resolved. Draft 4, which may be
+/// that of the inner schema alone, has the keyword `id` for it.
+pub(super) fn has_id(schema: &Value, is_draft4: bool) -> bool {
+    let named = |keyword| schema.get(keyword).and_then(Value::as_str);
+    let is_draft4 = is_draft4 || named("$schema").is_some_and(|draft| draft.contains("draft-0"));
+    named("$id").is_some() || is_draft4 && named("id").is_some()
 }
 
 /// Calls `each` for every direct subschema of `schema`, with its path.

@@ -111,7 +111,7 @@ impl Compiled {
         if bounds::deeper_than(&root, JSON_DEPTH_MAX) {
             return Err(format!("it is nested deeper than {JSON_DEPTH_MAX} levels"));
         }
-        let shape = Shape::from_schema(root)?;
+        let shape = Shape::from_schema(root, draft == Draft::Draft4)?;
         let options = jsonschema::options()
             .with_draft(draft)
             .offline()
@@ -153,19 +153,27 @@ fn draft_of(named: &Value) -> Result<Draft, String> {
 impl Compiled {
     /// The lines of the error message; empty if the arguments fit.
     fn faults(&self, arguments: &Value) -> Vec<String> {
+        let too_much = || {
+            vec!["there are too many ways to read them; give fewer, or less nested ones".to_owned()]
+        };
         let load = self.shape.weigh(arguments);
-        match load {
-            Load::TooDeep(levels) => vec![format!("they are nested deeper than {levels} levels")],
-            Load::TooMuch => vec![
-                "there are too many ways to read them; give fewer, or less nested ones".to_owned(),
-            ],
-            Load::Light | Load::Heavy if self.validator.is_valid(arguments) => Vec::new(),
-            Load::Light => faults::lines(self.validator.iter_errors(arguments), self.shape.root()),
-            Load::Heavy => vec![
+        let is_light = match load {
+            Load::TooDeep(levels) => {
+                return vec![format!("they are nested deeper than {levels} levels")];
+            }
+            Load::TooMuch => return too_much(),
+            Load::Light => true,
+            Load::Heavy => false,
+        };
+        let lines = pattern::in_time(|| match is_light {
+            _ if self.validator.is_valid(arguments) => Vec::new(),
+            true => faults::lines(self.validator.iter_errors(arguments), self.shape.root()),
+            false => vec![
                 "they are too large to list the faults; compare them with the tool's schema"
                     .to_owned(),
             ],
-        }
+        });
+        lines.unwrap_or_else(too_much)
     }
 }
 

@@ -5,6 +5,11 @@
 //! engine with a step limit and on short texts only; longer texts are accepted unchecked and left
 //! to the tool's own validation.
 
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
 use jsonschema::{
     FancyRegex, Keyword, PatternOptions, Regex, ValidationError, Validator, paths::Location,
 };
@@ -18,6 +23,22 @@ const BACKTRACKS_MAX: usize = 10_000;
 
 /// Longest text for the backtracking engine, in bytes; one step may scan all of it.
 pub(super) const BACKTRACKED_BYTES_MAX: usize = 1024;
+
+/// Time that the patterns of one check may take. Their states are counted before, but how many of them
+/// are possible at one place of a text is only seen when it is matched.
+const TIME_MAX: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// What the check on this thread has left of it.
+    static LEFT: Cell<Duration> = const { Cell::new(TIME_MAX) };
+}
+
+/// Makes a check on this thread; `None` if its patterns took too long.
+pub(super) fn in_time<T>(check: impl FnOnce() -> T) -> Option<T> {
+    LEFT.set(TIME_MAX);
+    let checked = check();
+    (!LEFT.get().is_zero()).then_some(checked)
+}
 
 /// Options of the linear-time engine.
 pub(super) fn linear() -> PatternOptions<Regex> {
@@ -86,23 +107,10 @@ pub(super) fn keyword<'a>(
     }
 }
 
-impl<'i> Keyword<'i> for Pattern {
-    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
-        match self.is_valid(instance) {
-            true => Ok(()),
-            false => Err(ValidationError::custom(format!(
-                "text that matches {}",
-                self.shown
-            ))),
-        }
-    }
-
-    fn is_valid(&self, instance: &'i Value) -> bool {
+impl Pattern {
+    fn matches(&self, instance: &Value, text: &str) -> bool {
         use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
 
-        let Value::String(text) = instance else {
-            return true;
-        };
         if self.linear {
             return self.validator.is_valid(instance);
         }
@@ -116,5 +124,31 @@ impl<'i> Keyword<'i> for Pattern {
                 BacktrackLimitExceeded { .. } | RegexEngineFailure { .. }
             ),
         }
+    }
+}
+
+impl<'i> Keyword<'i> for Pattern {
+    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
+        match self.is_valid(instance) {
+            true => Ok(()),
+            false => Err(ValidationError::custom(format!(
+                "text that matches {}",
+                self.shown
+            ))),
+        }
+    }
+
+    fn is_valid(&self, instance: &'i Value) -> bool {
+        let Value::String(text) = instance else {
+            return true;
+        };
+        let left = LEFT.get();
+        if left.is_zero() {
+            return false;
+        }
+        let began = Instant::now();
+        let matches = self.matches(instance, text);
+        LEFT.set(left.saturating_sub(began.elapsed()));
+        matches
     }
 }

@@ -599,6 +599,50 @@ fn large_values_of_usual_schemas_are_checked() {
 
     assert_eq!(faults(&schema, &value("0123abcd-0123")), [""; 0]);
     assert_eq!(faults(&schema, &value("wrong")).len(), 1);
+    let arn = r"^arn:aws[a-z-]*:[a-z0-9-]+:[a-z0-9-]*:[0-9]{12}:[\w+=/,.@-]{1,512}$";
+    let uuid = "^([0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}|0{8}-0{4}-0{4}-0{4}-0{12})$";
+    let numbers: Vec<u32> = (0..1_000).collect();
+    for (items, item, count) in [
+        (
+            json!({ "pattern": arn }),
+            json!("arn:aws:iam::123456789012:role/a-role-of-the-service"),
+            200,
+        ),
+        (
+            json!({ "pattern": uuid }),
+            json!("0b5c1f2e-7f0a-4c1d-8e2b-1234567890ab"),
+            2_000,
+        ),
+        (
+            json!({ "pattern": r"^[\w .-]{1,255}$" }),
+            json!("A name of some words"),
+            1_000,
+        ),
+        (json!({ "enum": numbers }), json!(999), 1_000),
+    ] {
+        let schema = json!({ "properties": { "l": { "items": items } } });
+        assert_eq!(
+            faults(&schema, &json!({ "l": vec![item; count] })),
+            [""; 0],
+            "{items}"
+        );
+    }
+}
+
+#[test]
+fn patterns_with_very_many_states_at_one_place_end_in_time() {
+    let slow = json!({ "pattern": "[01]*1[01]{700}(?:2|[01])|9" });
+    let schema = json!({ "properties": { "l": { "items": slow } } });
+    let mut random = Random::new("patterns");
+    let text: String = (0..2_000).map(|_| random.one(&["0", "1"])).collect();
+    let began = Instant::now();
+
+    let lines = faults(&schema, &json!({ "l": vec![text; 200] }));
+
+    assert!(
+        lines.len() <= 1 && began.elapsed() < Duration::from_secs(20),
+        "{lines:?}"
+    );
 }
 
 #[test]
@@ -636,6 +680,75 @@ fn a_schema_whose_patterns_are_large_is_refused() {
     assert!(compile(&all(3)).is_ok());
     let error = compile(&all(100)).err().unwrap();
     assert!(error.contains("states"), "{error}");
+}
+
+/// A schema whose reference leads to the first of a list of schemas in a place of their own, each of which
+/// refers to the next.
+fn chained(one: impl Fn(usize, &str) -> Value, to: impl Fn(usize) -> String) -> Value {
+    let list: Vec<Value> = (0..1_000)
+        .map(|n| one(n, &to(n + 1)))
+        .chain([json!({ "items": { "$ref": to(0) } })])
+        .collect();
+    json!({ "properties": { "x": { "$ref": to(0) } }, "elsewhere": list })
+}
+
+#[test]
+fn references_that_a_validator_might_resolve_in_another_way_are_refused() {
+    let negated = |_: usize, to: &str| json!({ "not": { "not": { "$ref": to } } });
+    let deep = chained(negated, |n| format!("#/elsewhere/{n}"));
+    let padded = chained(negated, |n| format!("#/elsewhere/0{n}"));
+    let mut named = chained(
+        |n, to| json!({ "id": format!("#e{n}"), "not": { "not": { "$ref": to } } }),
+        |n| format!("#e{n}"),
+    );
+    named["$schema"] = json!("http://json-schema.org/draft-04/schema#");
+    let inner = json!({
+        "properties": { "x": { "$ref": "#/elsewhere/0" } },
+        "elsewhere": [{
+            "$schema": "http://json-schema.org/draft-04/schema#", "id": "http://a/", "type": "string",
+        }],
+    });
+    let twice = json!({
+        "$ref": "#a",
+        "$defs": { "a": { "$anchor": "a" }, "b": { "$anchor": "a", "not": {} } },
+    });
+
+    for (schema, fault) in [
+        (deep, "more than 16"),
+        (padded, "which is not in the schema"),
+        (named, "which is not in the schema"),
+        (inner, "$id inside"),
+        (twice, "is there twice"),
+        (
+            json!({ "$ref": "#/$defs/none" }),
+            "which is not in the schema",
+        ),
+    ] {
+        let error = compile(&schema).err().unwrap();
+        assert!(error.contains(fault), "{error}");
+    }
+    // Lists of schemas in any place count, and may be referred to.
+    let near = json!({ "properties": { "x": { "$ref": "#/a/b/0" } }, "a": { "b": [{ "type": "string" }] } });
+    assert_eq!(faults(&near, &json!({ "x": 1 })).len(), 1);
+}
+
+#[test]
+fn a_schema_that_looks_through_very_many_for_what_is_not_evaluated_is_refused() {
+    let many: Vec<Value> = (0..480)
+        .map(|n| json!({ "title": n.to_string() }))
+        .collect();
+    let looking = |count: usize| {
+        let one = json!({ "unevaluatedProperties": false, "$ref": "#/$defs/b" });
+        let all = (0..count).map(|n| (format!("p{n}"), one.clone()));
+        json!({
+            "properties": all.collect::<Map<String, Value>>(),
+            "$defs": { "b": { "allOf": many } },
+        })
+    };
+
+    assert!(compile(&looking(4)).is_ok());
+    let error = compile(&looking(1_000)).err().unwrap();
+    assert!(error.contains("unevaluatedProperties"), "{error}");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 
 use super::{
     bounds::{self, IN_PLACE_DEPTH_MAX, each_subschema},
-    cost::{self, STATES_PER_STEP},
+    cost::{self, MATCH_MAX, STATES_PER_STEP},
+    faults,
     pattern::{self, BACKTRACKED_BYTES_MAX},
 };
 
@@ -34,6 +35,10 @@ const STEPS_LIMIT: usize = 400_000;
 /// Steps up to which the faults are listed. Listing is expensive: it evaluates every alternative and
 /// collects its errors.
 const EXPLAINED_MAX: usize = 20_000;
+
+/// Schemas and names together that are looked through for members and items that nothing has
+/// evaluated, of all such keywords: a validator compiles them once more for each.
+const UNEVALUATED_MAX: usize = 10_000;
 
 /// States of all patterns together; compiling takes about 100 ns for each.
 const STATES_MAX: usize = 100_000;
@@ -74,6 +79,8 @@ struct Node {
     of_text: usize,
     /// Whether a text is matched by the backtracking engine.
     backtracks: bool,
+    /// Whether a text is read as a document.
+    reads_document: bool,
     /// Whether the items are compared with one another.
     compares_items: bool,
     /// Schemas for the same value.
@@ -95,6 +102,8 @@ struct Node {
     of_patterns: Vec<(usize, Id)>,
     /// Schemas in place below this one, itself included.
     asked: usize,
+    /// Those schemas and the names of their properties.
+    breadth: usize,
     /// The longest chain of them.
     depth: usize,
 }
@@ -106,6 +115,14 @@ impl Node {
         match self.finds_unevaluated {
             true => self.depth.max(1) + 1,
             false => 1,
+        }
+    }
+
+    fn measure(&self) -> Measure {
+        Measure {
+            asked: self.asked,
+            breadth: self.breadth,
+            depth: self.depth,
         }
     }
 
@@ -134,16 +151,20 @@ impl Node {
             true => bytes.saturating_mul(bytes) / 16,
             false => 0,
         };
-        let matched = bytes.saturating_mul(self.of_text) / STATES_PER_STEP;
-        matched.saturating_add(backtracked)
+        let matched = match bytes.saturating_mul(self.of_text) {
+            states if states > MATCH_MAX => usize::MAX,
+            states => states / STATES_PER_STEP,
+        };
+        let document = if self.reads_document { bytes / 2 } else { 0 };
+        matched.saturating_add(backtracked).saturating_add(document)
     }
 }
 
 impl Shape {
     /// Measures a schema; the error is why it is refused.
-    pub(super) fn from_schema(root: Value) -> Result<Self, String> {
-        let anchors = bounds::survey(&root)?;
-        let mut nodes = Nodes::of(&root, anchors);
+    pub(super) fn from_schema(root: Value, is_draft4: bool) -> Result<Self, String> {
+        let anchors = bounds::survey(&root, is_draft4)?;
+        let mut nodes = Nodes::of(&root, anchors, is_draft4)?;
         if nodes.states > STATES_MAX {
             return Err(format!(
                 "its patterns have more than {STATES_MAX} states; use shorter repetitions"
@@ -153,6 +174,13 @@ impl Shape {
             nodes.measure(id, 0)?;
         }
         let nodes = nodes.all;
+        let looking = nodes.iter().filter(|node| node.finds_unevaluated);
+        let looked = looking.map(|node| node.breadth);
+        if looked.fold(0, usize::saturating_add) > UNEVALUATED_MAX {
+            return Err(format!(
+                "its unevaluatedProperties and unevaluatedItems look through more than {UNEVALUATED_MAX} schemas and names"
+            ));
+        }
         let chain = nodes.iter().map(|node| node.depth).max().unwrap_or(1);
         Ok(Self { root, nodes, chain })
     }
@@ -257,10 +285,16 @@ struct Nodes<'a> {
     all: Vec<Node>,
     /// States of all patterns.
     states: usize,
+    /// The first reference that leads nowhere.
+    lost: Option<&'a str>,
 }
 
 impl<'a> Nodes<'a> {
-    fn of(root: &'a Value, anchors: HashMap<String, String>) -> Self {
+    fn of(
+        root: &'a Value,
+        anchors: HashMap<String, String>,
+        is_draft4: bool,
+    ) -> Result<Self, String> {
         let mut nodes = Self {
             root,
             anchors,
@@ -268,9 +302,14 @@ impl<'a> Nodes<'a> {
             waiting: VecDeque::new(),
             all: Vec::new(),
             states: 0,
+            lost: None,
         };
         nodes.id(root);
         while let Some(schema) = nodes.waiting.pop_front() {
+            // References lead to schemas in any place, of which the survey knows nothing.
+            if !std::ptr::eq(schema, root) && bounds::has_id(schema, is_draft4) {
+                return Err("it has an $id inside: a schema must be one document".to_owned());
+            }
             let node = match schema {
                 Value::Object(fields) => nodes.node(fields),
                 _ => Node {
@@ -284,8 +323,16 @@ impl<'a> Nodes<'a> {
                 nodes.id(child);
                 Ok(())
             });
+            if let Some(lost) = nodes.lost {
+                let shown = faults::short(&Value::from(lost));
+                return Err(format!("it refers to {shown}, which is not in the schema"));
+            }
+            if nodes.ids.len() > bounds::SUBSCHEMAS_MAX {
+                let max = bounds::SUBSCHEMAS_MAX;
+                return Err(format!("it contains more than {max} schemas"));
+            }
         }
-        nodes
+        Ok(nodes)
     }
 
     /// The node of a schema. Nodes are made in the order in which they are asked for.
@@ -297,7 +344,8 @@ impl<'a> Nodes<'a> {
         })
     }
 
-    /// The schema that a reference refers to.
+    /// The schema that a reference refers to. A validator might find one where this does not, and its
+    /// work would not be known, so a schema with such a reference is refused.
     fn target(&self, reference: &str) -> Option<&'a Value> {
         match reference.strip_prefix('#')? {
             "" => Some(self.root),
@@ -336,10 +384,11 @@ impl<'a> Nodes<'a> {
                 }
             }
             ("minLength" | "maxLength", _) => node.of_text += 1,
-            (document, _) if OF_DOCUMENTS.contains(&document) => node.of_text += STATES_PER_STEP,
+            (document, _) if OF_DOCUMENTS.contains(&document) => node.reads_document = true,
             (reference, Value::String(to)) if bounds::REFERENCES.contains(&reference) => {
-                if let Some(target) = self.target(to) {
-                    node.in_place.push(self.id(target));
+                match self.target(to) {
+                    Some(target) => node.in_place.push(self.id(target)),
+                    None => self.lost = Some(to),
                 }
             }
             ("dependentRequired", Value::Object(by_name)) => {
@@ -402,44 +451,55 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Measures what a schema applies in place: (schemas, longest chain).
-    fn measure(&mut self, id: Id, depth: usize) -> Result<(usize, usize), String> {
+    /// Measures what a schema applies in place.
+    fn measure(&mut self, id: Id, depth: usize) -> Result<Measure, String> {
         let too_long = || {
             format!(
                 "more than {IN_PLACE_DEPTH_MAX} of its schemas refer to one another for one and the same value"
             )
         };
         let Some(node) = self.all.get(id) else {
-            return Ok((0, 0));
+            return Ok(Measure::default());
         };
         if node.depth > 0 {
-            return Ok((node.asked, node.depth));
+            return Ok(node.measure());
         }
         // This also ends loops: an in-place cycle exceeds every depth.
         if depth > IN_PLACE_DEPTH_MAX {
             return Err(too_long());
         }
-        let (mut asked, mut longest) = (0_usize, 0);
+        let own = 1 + node.properties.len() + node.of_patterns.len();
+        let (mut asked, mut breadth, mut longest) = (0_usize, own, 0);
         for next in node.in_place.clone() {
             let below = self.measure(next, depth + 1)?;
-            asked = asked.saturating_add(below.0);
-            longest = longest.max(below.1);
+            asked = asked.saturating_add(below.asked);
+            breadth = breadth.saturating_add(below.breadth);
+            longest = longest.max(below.depth);
         }
         if longest + 1 > IN_PLACE_DEPTH_MAX {
             return Err(too_long());
         }
-        if let Some(node) = self.all.get_mut(id) {
-            node.depth = longest + 1;
-            node.asked = asked.saturating_mul(node.repeats()).saturating_add(1);
-            asked = node.asked;
-        }
-        if asked > IN_PLACE_MAX {
+        let Some(node) = self.all.get_mut(id) else {
+            return Ok(Measure::default());
+        };
+        node.depth = longest + 1;
+        node.breadth = breadth.saturating_mul(node.repeats());
+        node.asked = asked.saturating_mul(node.repeats()).saturating_add(1);
+        if node.asked > IN_PLACE_MAX {
             return Err(format!(
                 "more than {IN_PLACE_MAX} of its schemas are asked of one and the same value"
             ));
         }
-        Ok((asked, longest + 1))
+        Ok(node.measure())
     }
+}
+
+/// What a schema applies in place.
+#[derive(Debug, Clone, Copy, Default)]
+struct Measure {
+    asked: usize,
+    breadth: usize,
+    depth: usize,
 }
 
 /// Number of values in a value, itself included.

@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-use crate::frames::{Pace, Reads};
+use crate::frames::{OF_SERVER, Pace, Reads};
 
 /// Bytes that one system call reads below TLS.
 const READ_BYTES: usize = 8 * 1024;
@@ -149,7 +149,7 @@ pub(super) struct PacedSocket {
 
 impl PacedSocket {
     pub(super) fn new(socket: Socket, pace: Pace) -> Self {
-        let mut reads = Reads::new(pace.clone());
+        let mut reads = Reads::new(pace.clone(), OF_SERVER);
         reads.begin(&[]);
         Self {
             socket,

@@ -510,7 +510,7 @@ impl Job {
         self.is_running() && self.gives_way() && self.sessions.keep_being_made()
     }
 
-    /// New sessions, if they are not few.
+    /// New sessions, without those that the command began with.
     pub(super) fn new_sessions(&self) -> usize {
         if self.is_running() {
             self.sessions.new_ones()

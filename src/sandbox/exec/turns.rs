@@ -46,8 +46,8 @@ const DUE_MAX: usize = 8;
 const WITH_NEW: u8 = 4;
 const WITH_NEW_MAX: u8 = 10;
 
-/// New sessions that count in one check of a command: fewer are those of its boundary and of daemons.
-const NEW_MIN: usize = 5;
+/// Sessions of a command's first check that do not count: those of its boundary.
+const OF_BOUNDARY: usize = 4;
 
 /// New sessions that the commands of a tenant may have in two checks in a row on a machine with few
 /// processors, as a multiple of this those in one check, and those of all tenants in two in a row. With
@@ -222,9 +222,9 @@ impl Sessions {
         self.niceness == GIVES_WAY
     }
 
-    /// How many new ones the last check found, if they are not few.
+    /// How many new ones the last check found, without those of the boundary.
     pub(super) fn new_ones(&self) -> usize {
-        if self.new < NEW_MIN { 0 } else { self.new }
+        self.new
     }
 
     /// Whether new ones are made all the time. A session goes before the others until the next look:
@@ -262,6 +262,9 @@ impl Sessions {
     /// Takes the sessions that a check found.
     pub(super) fn count(&mut self, sessions: HashSet<i32>) {
         self.new = sessions.difference(&self.known).count();
+        if self.known.is_empty() {
+            self.new = self.new.saturating_sub(OF_BOUNDARY);
+        }
         self.with_new = match self.new {
             0 => self.with_new.saturating_sub(1),
             _ => WITH_NEW_MAX.min(self.with_new + 2),
@@ -371,6 +374,21 @@ mod tests {
             turns.is_barred(tenant, at)
         };
         assert!(is_barred(&acme, 29) && !is_barred(&acme, 30) && !is_barred(&zeta, 1));
+    }
+
+    #[test]
+    fn sessions_with_which_a_command_begins_do_not_count_and_each_later_one_does() {
+        let mut sessions = Sessions::default();
+
+        let new = [&[1, 2, 3][..], &[1, 2, 3], &[1, 2, 3, 4], &[4, 5, 6]].map(|found| {
+            sessions.count(found.iter().copied().collect());
+            sessions.new_ones()
+        });
+
+        assert_eq!(new, [0, 0, 1, 2]);
+        let mut many = Sessions::default();
+        many.count((0..20).collect());
+        assert_eq!(many.new_ones(), 20 - OF_BOUNDARY);
     }
 
     #[test]
