@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(beside, [vec![], vec![], vec![], vec![acme.clone()]]);
         // Many together: the most first.
         assert_eq!([found(16, 16), found(17, 16)].concat(), []);
-        assert_eq!(found(16, 17), [zeta.clone()]);
+        assert_eq!(found(16, 17), vec![zeta.clone()]);
 
         let now = Instant::now();
         turns.bar(&acme, now);
