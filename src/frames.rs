@@ -40,11 +40,6 @@ const PAUSES_MAX: u32 = 24;
 /// Bytes written that add a frame: the peer acknowledges the data of some events with two.
 const WRITTEN: usize = 48;
 
-/// Payload with which data of a client does not count. Model servers send each token by itself, and
-/// what they send is bounded where it is decoded.
-pub(crate) const OF_CLIENT: usize = 1024;
-pub(crate) const OF_SERVER: usize = 0;
-
 /// Payload of other frames that counts as one more.
 const OF_PAYLOAD: usize = 256;
 
@@ -117,6 +112,7 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
+    /// Data of `large_data` bytes or more does not count.
     pub(crate) fn new(pace: Pace, large_data: usize) -> Self {
         Self {
             pace,
@@ -237,6 +233,8 @@ mod tests {
 
     use super::*;
 
+    const LARGE: usize = 1024;
+
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const SETTINGS: u8 = 4;
@@ -273,7 +271,7 @@ mod tests {
 
     /// Reads bytes as they come. Returns how many were read before the first pause.
     async fn read_without_a_pause(bytes: &[u8], add: impl Fn(&Pace)) -> usize {
-        read_of(OF_CLIENT, bytes, add).await
+        read_of(LARGE, bytes, add).await
     }
 
     async fn read_of(large_data: usize, bytes: &[u8], add: impl Fn(&Pace)) -> usize {
@@ -316,7 +314,7 @@ mod tests {
         let body = frame(DATA, 16_384).repeat(100);
         let tokens = frame(DATA, 2).repeat(10_000);
         assert_eq!(read_without_a_pause(&body, |_| {}).await, body.len());
-        assert_eq!(read_of(OF_SERVER, &tokens, |_| {}).await, tokens.len());
+        assert_eq!(read_of(0, &tokens, |_| {}).await, tokens.len());
         let read = read_without_a_pause(&requests, Pace::request).await;
         assert_eq!(read, requests.len());
         // Two acknowledgements for each event of 120 bytes; twenty are read at once.
@@ -328,7 +326,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_waits_goes_on_with_a_request_or_after_a_pause() {
         let pace = Pace::new();
-        let mut reads = Reads::new(pace.clone(), OF_CLIENT);
+        let mut reads = Reads::new(pace.clone(), LARGE);
         reads.begin(&frame(SETTINGS, 0).repeat(256));
         let (mut left, mut room) = (&[0_u8; 9][..], [0; 512]);
         let mut read = async || {
@@ -349,7 +347,7 @@ mod tests {
     async fn a_connection_that_brings_very_many_all_the_time_is_closed() {
         let settings = frame(SETTINGS, 0).repeat(10_000);
         let mut left = &settings[..];
-        let mut reads = Reads::new(Pace::new(), OF_CLIENT);
+        let mut reads = Reads::new(Pace::new(), LARGE);
         reads.begin(&[]);
         let mut room = [0; 512];
         let mut read = async || {
@@ -374,7 +372,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_tasks_have_their_turn_between_two_reads() {
-        let mut reads = Reads::new(Pace::new(), OF_CLIENT);
+        let mut reads = Reads::new(Pace::new(), LARGE);
         let bytes = vec![7; 3 * IN_TURN];
         let (mut left, mut room) = (&bytes[..], vec![0; bytes.len()]);
         let mut turns = 0;

@@ -12,7 +12,7 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-use crate::frames::{OF_SERVER, Pace, Reads};
+use crate::frames::{Pace, Reads};
 
 /// Bytes that one system call reads below TLS.
 const READ_BYTES: usize = 8 * 1024;
@@ -21,6 +21,10 @@ const READ_BYTES: usize = 8 * 1024;
 /// its buffer. A stream of short events has a record of 150 bytes for each, so a full buffer would be
 /// moved thirty times.
 const PART_BYTES: usize = 1024;
+
+/// Bytes of an HTTP/2 frame with which its data does not count: any. Servers send each token by itself,
+/// and what they send is bounded where it is decoded.
+const LARGE_DATA: usize = 0;
 
 /// The bytes below HTTP.
 #[derive(Debug)]
@@ -149,7 +153,7 @@ pub(super) struct PacedSocket {
 
 impl PacedSocket {
     pub(super) fn new(socket: Socket, pace: Pace) -> Self {
-        let mut reads = Reads::new(pace.clone(), OF_SERVER);
+        let mut reads = Reads::new(pace.clone(), LARGE_DATA);
         reads.begin(&[]);
         Self {
             socket,
