@@ -40,6 +40,9 @@ const PAUSES_MAX: u32 = 24;
 /// Bytes written that add a frame: the peer acknowledges the data of some events with two.
 const WRITTEN: usize = 48;
 
+/// The kind of frames with data.
+const DATA: u8 = 0;
+
 /// Payload of other frames that counts as one more.
 const OF_PAYLOAD: usize = 256;
 
@@ -133,9 +136,6 @@ impl Reads {
     }
 
     /// Reads once, when the connection may bring more.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
     pub(crate) fn poll_read<S: AsyncRead + Unpin>(
         &mut self,
         socket: &mut S,
@@ -167,9 +167,7 @@ impl Reads {
         }
         Poll::Ready(Ok(()))
     }
-}
 
-impl Reads {
     /// Counts a pause that has ended.
     fn count_pause(&mut self) -> io::Result<()> {
         // A pause and some time in which frames were left: the peer is not one that never stops.
@@ -201,7 +199,6 @@ struct Heads {
 impl Heads {
     /// Takes the next bytes of a connection. Returns the frames that begin in them and count.
     fn count(&mut self, mut bytes: &[u8], large_data: usize) -> isize {
-        const DATA: u8 = 0;
         let mut count = 0;
         while !bytes.is_empty() {
             let (passed, rest) = bytes.split_at(self.payload.min(bytes.len()));
@@ -235,7 +232,6 @@ mod tests {
 
     const LARGE: usize = 1024;
 
-    const DATA: u8 = 0;
     const HEADERS: u8 = 1;
     const SETTINGS: u8 = 4;
 

@@ -16,7 +16,8 @@ const BYTES_PER_VALUE: usize = 64;
 /// one place of the text it takes more; those of most patterns exclude each other.
 pub(super) const STATES_PER_STEP: usize = 512;
 
-/// (Bytes of a text) × (states of a pattern) of one match: at most 25 ms.
+/// States of a pattern above which one match is bounded: (bytes of the text) × (states), at most 25 ms.
+pub(super) const LARGE_PATTERN: usize = 64;
 pub(super) const MATCH_MAX: usize = 8 * 1024 * 1024;
 
 /// States of a pattern that cannot be measured. More than that do not fit the limit of a compiled

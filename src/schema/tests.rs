@@ -630,6 +630,15 @@ fn large_values_of_usual_schemas_are_checked() {
 }
 
 #[test]
+fn a_long_text_is_checked_against_a_length_and_a_small_pattern() {
+    let text = json!({ "type": "string", "minLength": 1, "pattern": r"\S" });
+    let schema = json!({ "properties": { "content": text } });
+
+    let long = "a line of a file\n".repeat(600_000);
+    assert_eq!(faults(&schema, &json!({ "content": long })), [""; 0]);
+}
+
+#[test]
 fn patterns_with_very_many_states_at_one_place_end_in_time() {
     let slow = json!({ "pattern": "[01]*1[01]{700}(?:2|[01])|9" });
     let schema = json!({ "properties": { "l": { "items": slow } } });

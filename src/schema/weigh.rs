@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{
     bounds::{self, IN_PLACE_DEPTH_MAX, each_subschema},
-    cost::{self, MATCH_MAX, STATES_PER_STEP},
+    cost::{self, LARGE_PATTERN, MATCH_MAX, STATES_PER_STEP},
     faults,
     pattern::{self, BACKTRACKED_BYTES_MAX},
 };
@@ -151,8 +151,9 @@ impl Node {
             true => bytes.saturating_mul(bytes) / 16,
             false => 0,
         };
+        let is_large = self.of_text > LARGE_PATTERN;
         let matched = match bytes.saturating_mul(self.of_text) {
-            states if states > MATCH_MAX => usize::MAX,
+            states if is_large && states > MATCH_MAX => usize::MAX,
             states => states / STATES_PER_STEP,
         };
         let document = if self.reads_document { bytes / 2 } else { 0 };
@@ -388,7 +389,7 @@ impl<'a> Nodes<'a> {
             (reference, Value::String(to)) if bounds::REFERENCES.contains(&reference) => {
                 match self.target(to) {
                     Some(target) => node.in_place.push(self.id(target)),
-                    None => self.lost = Some(to),
+                    None => drop(self.lost.get_or_insert(to)),
                 }
             }
             ("dependentRequired", Value::Object(by_name)) => {

@@ -16,8 +16,7 @@ use crate::{
     tool::ToolError,
 };
 
-/// Bytes of a schema and of a value that are checked on the worker thread. That takes less than a
-/// millisecond with most schemas, and some of them, of this size too, multiply it.
+/// Bytes of a schema and of a value that are checked on the worker thread. Most take microseconds.
 const CHECKED_IN_PLACE: usize = 4 * 1024;
 
 /// Checks the tool calls of one conversation.
@@ -83,11 +82,7 @@ impl CallGuard {
         }
         let replaced = self.hooked(spec, input)?;
         let given = replaced.as_ref().unwrap_or(input);
-        let schema = &spec.definition.input_schema;
-        let bytes = schema.as_str().len().saturating_add(given.as_str().len());
-        let checked = off_workers(bytes > CHECKED_IN_PLACE, || {
-            tools.check_arguments(name, given)
-        })?;
+        let checked = tools.check_arguments(name, given)?;
         let used = checked.input.or(replaced).filter(|other| other != input);
         let used_input = used.as_ref().unwrap_or(input);
         Ok(CallCheck::Ready {
@@ -119,10 +114,20 @@ fn refused(name: &str, error: ToolError) -> CallCheck {
     CallCheck::Refused(error)
 }
 
-impl CallPolicy for CallGuard {
-    fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
+impl CallGuard {
+    /// Checks a call on this thread.
+    pub(in crate::conversation) fn check_here(&self, name: &str, input: &RawJson) -> CallCheck {
         let checked = self.try_check(name, input);
         checked.unwrap_or_else(|error| refused(name, error))
+    }
+}
+
+impl CallPolicy for CallGuard {
+    fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
+        let spec = self.setup.tools.spec(name);
+        let schema = spec.map_or(0, |spec| spec.definition.input_schema.as_str().len());
+        let bytes = schema.saturating_add(input.as_str().len());
+        off_workers(bytes > CHECKED_IN_PLACE, || self.check_here(name, input))
     }
 
     fn check_client_call(&self, tool: &ToolDefinition, input: &RawJson) -> CallCheck {

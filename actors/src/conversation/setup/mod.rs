@@ -16,8 +16,7 @@ use crate::{
         outgoing::OutboxRules,
         round::{
             rules::{
-                ApprovalMode, CallCheck, CallPolicy, ContextRules, ModelLimits, OtherModel,
-                Recovery, Rules,
+                ApprovalMode, CallCheck, ContextRules, ModelLimits, OtherModel, Recovery, Rules,
             },
             skills,
         },
@@ -202,7 +201,7 @@ impl Setup {
     /// Checks a tool call as a conversation would: permission, hooks, size, schema, the tool's own
     /// check.
     pub fn check_call(self: &Arc<Self>, scope: &Scope, name: &str, input: &RawJson) -> CallCheck {
-        CallGuard::new(self.clone(), scope.clone()).check_call(name, input)
+        CallGuard::new(self.clone(), scope.clone()).check_here(name, input)
     }
 
     /// Returns the check of answers that must fit `schema`.
