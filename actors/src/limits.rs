@@ -55,6 +55,11 @@ pub(crate) const BYTES_A_TOKEN: u64 = 3;
 /// so at each start.
 pub(crate) const ROUND_CRASHES_MAX: u32 = 3;
 
+/// Crashes during one model call after which its round is not resumed any more: what the provider
+/// sends may take the process down. More than for tools, because a model call takes long and most
+/// crashes have another cause.
+pub(crate) const MODEL_CRASHES_MAX: u32 = 10;
+
 /// Pinned lines of a conversation, which every compaction keeps.
 pub(crate) const PINNED_LINES_MAX: usize = 64;
 

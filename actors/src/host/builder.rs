@@ -326,8 +326,8 @@ impl<H> HostBuilder<H> {
     }
 
     /// Says that the last host on this store stopped without a crash, although rounds may be open.
-    /// A round whose tools ran in three crashes is
-    /// not resumed; without this method every stop while a tool runs counts as a crash.
+    /// A round whose tools ran in three crashes, or one model call in ten, is not resumed; without
+    /// this method every stop meanwhile counts as a crash.
     #[must_use]
     pub fn after_orderly_stop(mut self, follows_orderly_stop: bool) -> Self {
         self.follows_orderly_stop = follows_orderly_stop;

@@ -41,7 +41,7 @@ use crate::{
     },
     ids::{Seq, WaiterId, WorkId},
     journal::{AcceptedPrompt, ApplyError, Durable, Entry, EntryBody, OpenRound, Phase},
-    limits::{LOOP_REFUSALS_MAX, ROUND_CRASHES_MAX},
+    limits::{LOOP_REFUSALS_MAX, MODEL_CRASHES_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
     stream::{Failure, StopReason},
     time::Timestamp,
@@ -50,7 +50,8 @@ use crate::{
 /// The failure code of a round that ended because the tenant's storage quota is used up.
 pub(crate) const STORE_FULL_CODE: &str = "stored_bytes";
 
-/// The failure code of a round that was ended because its tools ran in too many crashes.
+/// The failure code of a round that was ended because its tools ran in too many crashes, or its
+/// model call did.
 pub(crate) const CRASHED_CODE: &str = "crashed_repeatedly";
 
 /// Builds a decision. Knows the seq that the next entry will have.
@@ -329,14 +330,21 @@ fn store_full() -> Failure {
     }
 }
 
-/// The failure of a round whose tools ran in too many crashes. One of them may take the
-/// whole process down, so no further activation tries it.
-fn crashed_repeatedly() -> Failure {
+/// The failure of a round whose tools ran in too many crashes, or its model call. One of them may
+/// take the whole process down, so no further activation tries it.
+fn crashed_repeatedly(round: &OpenRound) -> Failure {
     Failure {
         code: CRASHED_CODE.to_owned(),
-        message: format!(
-            "this round's tools ran in {ROUND_CRASHES_MAX} crashes of the host, and are not tried again"
-        ),
+        message: match round.phase {
+            Phase::Model { .. } => format!(
+                "the host crashed {MODEL_CRASHES_MAX} times during this model call, \
+                 which is not made again"
+            ),
+            _ => format!(
+                "this round's tools ran in {ROUND_CRASHES_MAX} crashes of the host, \
+                 and are not tried again"
+            ),
+        },
         retry_after_ms: None,
     }
 }
@@ -373,12 +381,13 @@ fn recover(decision: &mut DecisionBuilder<'_>, recovery: Recovery) {
         return;
     };
     let round_id = round.id;
-    // A tool may have taken the process down, unless the activation before this one ended in order.
-    let crashed = !decision.volatile.in_order && round.runs_a_tool();
-    if recovery == Recovery::Resume && crashed && round.crashes + 1 >= ROUND_CRASHES_MAX {
+    // The round may have taken the process down, unless the activation before this one ended in
+    // order.
+    let crashed = !decision.volatile.in_order;
+    if recovery == Recovery::Resume && crashed && round.is_at_its_last_crash() {
         return decision.effect(Effect::CancelRound {
             round_id,
-            failure: Some(crashed_repeatedly()),
+            failure: Some(crashed_repeatedly(round)),
             grace_over: true,
         });
     }

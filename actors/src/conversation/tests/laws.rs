@@ -29,7 +29,7 @@ use crate::{
         ApprovalVerdict, Batch, Call, CallState, Durable, Entry, EntryBody, OpenRound, Phase,
         StoredEntry, WithdrawReason,
     },
-    limits::{APPROVAL_MS, LOOP_REFUSALS_MAX, ROUND_CRASHES_MAX},
+    limits::{APPROVAL_MS, LOOP_REFUSALS_MAX, MODEL_CRASHES_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
     stream::StopReason,
     time::Timestamp,
@@ -497,6 +497,8 @@ impl Law<'_> {
                         Input::Recovered { recovery } => {
                             let crashed = state.round.as_ref().is_some_and(|round| {
                                 round.runs_a_tool() && round.crashes + 1 >= ROUND_CRASHES_MAX
+                                    || matches!(round.phase, Phase::Model { .. })
+                                        && round.model_crashes + 1 >= MODEL_CRASHES_MAX
                             });
                             *recovery == Recovery::Close || crashed && !self.before.in_order
                         }

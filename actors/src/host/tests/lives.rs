@@ -161,6 +161,80 @@ async fn a_round_that_takes_the_process_down_ends_after_three_processes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_model_call_that_takes_the_process_down_ends_after_ten_processes() {
+    let store = store();
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match request.messages.len() {
+            1 => Reply::stall(),
+            _ => Reply::text("well"),
+        }
+    }));
+    let next = async || {
+        let host = builder(&model).shared_sessions(store.clone());
+        host.build().await.unwrap()
+    };
+    let first = next().await;
+    drop(conversation(&first).send("go").await.unwrap());
+    model.until(|counts| counts.started == 1).await;
+    drop(first); // As when the answer takes the process down.
+    for life in 2..=10 {
+        let host = next().await;
+        assert_eq!(host.resume_interrupted().await, Ok(1));
+        model.until(|counts| counts.started == life).await;
+    }
+
+    let last = next().await;
+    assert_eq!(last.resume_interrupted().await, Ok(1));
+    until("it is asked", || last.awake() == 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    assert!(conversation(&last).rounds().await.unwrap()[0].is_over());
+    let mut again = conversation(&last).send("and now?").await.unwrap();
+    assert_eq!(again.outcome().await.unwrap().text, "well");
+    model
+        .until(|counts| counts.started == 11) // No eleventh process made the call.
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn crashes_during_different_model_calls_of_a_round_are_not_added() {
+    let store = store();
+    let (tool, _) = probe("next", EffectClass::Idempotent, |_| async {
+        Ok("ok".into())
+    });
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let model = Arc::new(ScriptedModel::answering(move |_, _| {
+        match counted.fetch_add(1, Ordering::SeqCst) {
+            call if call % 5 < 4 => Reply::stall(),
+            _ if counted.load(Ordering::SeqCst) > 20 => Reply::text("done"),
+            _ => Reply::tool("next", &json!({})),
+        }
+    }));
+    let next = async || {
+        let host = builder(&model).shared_sessions(store.clone());
+        host.tools([tool.clone()]).build().await.unwrap()
+    };
+    let first = next().await;
+    drop(conversation(&first).send("go").await.unwrap());
+    until("it is called", || calls.load(Ordering::SeqCst) == 1).await;
+    drop(first);
+    let mut over = false;
+    for _ in 0..30 {
+        let host = next().await;
+        host.resume_interrupted().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let state = conversation(&host).state().await.unwrap();
+        over = state.round.is_none();
+        if over {
+            break;
+        }
+    }
+
+    assert!(over && calls.load(Ordering::SeqCst) > 20);
+}
+
+#[tokio::test(start_paused = true)]
 async fn stops_in_order_do_not_count_as_crashes_of_a_round() {
     let store = store();
     let (tool, starts) = probe("slow", EffectClass::Idempotent, |_| std::future::pending());

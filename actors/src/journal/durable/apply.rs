@@ -69,9 +69,8 @@ impl Durable {
                 self.epoch = entry.epoch;
                 if let Some(round) = &mut self.round
                     && !in_order
-                    && round.runs_a_tool()
                 {
-                    round.crashes += 1;
+                    round.note_crash();
                 }
             }
             EntryBody::PromptAccepted {
@@ -627,6 +626,7 @@ impl Durable {
             refused_requests: 0,
             fallback: None,
             crashes: 0,
+            model_crashes: 0,
             deadline_at,
             parameters,
             client_tools,
@@ -647,6 +647,7 @@ impl Durable {
             return Err("no model call is open".into());
         }
         round.fallback = None;
+        round.model_crashes = 0;
         let bytes = message.map_or(0, Message::estimate_bytes);
         // Usage that the provider reports replaces the estimate of the context. Without a report,
         // the answer is added to the estimate.
@@ -814,6 +815,7 @@ fn not_made(round: &mut Option<Box<OpenRound>>) -> Result<&mut OpenRound, String
         return Err("no model call is open".into());
     }
     round.phase = Phase::Ready;
+    round.model_crashes = 0;
     round.model_calls = round.model_calls.saturating_sub(1);
     Ok(round)
 }

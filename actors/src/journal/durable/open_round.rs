@@ -14,6 +14,7 @@ use crate::{
     },
     ids::{PromptId, RoundId, Seq},
     journal::{Repeats, ToolExecutionResult},
+    limits::{MODEL_CRASHES_MAX, ROUND_CRASHES_MAX},
     time::Timestamp,
     tool::EffectClass,
 };
@@ -106,6 +107,10 @@ pub struct OpenRound {
     /// entry.
     #[serde(default)]
     pub crashes: u32,
+    /// Activations that crashed during the model call that is open, as far as a later one wrote an
+    /// entry. 0 once a model call has ended.
+    #[serde(default)]
+    pub model_crashes: u32,
     /// When the round is canceled; `None` without a deadline.
     #[serde(default)]
     pub deadline_at: Option<Timestamp>,
@@ -152,6 +157,23 @@ impl OpenRound {
         };
         let runs = |call: &Call| call.is_started() && call.tool_use.name != CREATE_SUBAGENT;
         batch.calls.iter().any(runs)
+    }
+
+    /// Counts a crash of the process that may be due to what the round was doing.
+    pub(super) fn note_crash(&mut self) {
+        if self.runs_a_tool() {
+            self.crashes += 1;
+        } else if matches!(self.phase, Phase::Model { .. }) {
+            self.model_crashes += 1;
+        }
+    }
+
+    /// Whether a further crash is one too many for what the round is doing.
+    pub(crate) fn is_at_its_last_crash(&self) -> bool {
+        match self.phase {
+            Phase::Model { .. } => self.model_crashes + 1 >= MODEL_CRASHES_MAX,
+            _ => self.runs_a_tool() && self.crashes + 1 >= ROUND_CRASHES_MAX,
+        }
     }
 
     /// Whether the round waits for results of its caller, and nothing of it runs.
