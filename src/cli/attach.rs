@@ -9,6 +9,7 @@ use callboard_actors::{
 };
 
 use super::{failure::Failure, terminal::sanitize};
+use crate::named_file;
 
 /// Reads files as attachments, in order. Blocks.
 pub(super) fn read<'f>(
@@ -21,7 +22,7 @@ fn read_one(file: &Path) -> Result<Attachment, Failure> {
     let shown = sanitize(&file.display().to_string());
     let failed =
         |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
-    let opened = std::fs::File::open(file).map_err(failed)?;
+    let opened = named_file::open(file).map_err(failed)?;
     if opened.metadata().map_err(failed)?.is_dir() {
         return Err(Failure::usage(format!("{shown} is a folder"))
             .hint("attach the files in it one by one"));

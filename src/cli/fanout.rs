@@ -34,6 +34,7 @@ use super::{
 use crate::{
     app::{self, App, Opening, Overrides, Purpose, Sessions, TENANT},
     config::Config,
+    named_file,
     storage::{MemorySessions, SessionLock},
     visible::visible_line,
 };
@@ -235,7 +236,7 @@ async fn rows(file: &Path, input: Input) -> Result<Vec<Row>, Failure> {
                 .lock()
                 .take(FILE_BYTES_MAX + 1)
                 .read_to_end(&mut bytes),
-            false => std::fs::File::open(path)
+            false => named_file::open(&path)
                 .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)),
         };
         read.map(|_| bytes)

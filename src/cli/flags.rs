@@ -145,7 +145,7 @@ pub(super) fn read_pem(flag: &str, file: &std::path::Path) -> Result<Vec<u8>, Fa
     use std::io::Read as _;
 
     let mut pem = Vec::new();
-    std::fs::File::open(file)
+    crate::named_file::open(file)
         .and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut pem))
         .map_err(|error| {
             Failure::usage(format!(

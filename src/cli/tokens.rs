@@ -1,7 +1,6 @@
 //! `callboard tokens`: counts the tokens of a text for a model. Uses no network.
 
 use std::{
-    fs::File,
     io::{self, BufRead, BufReader, Read},
     path::PathBuf,
 };
@@ -14,7 +13,7 @@ use super::{
     failure::{Done, Failure},
     terminal::{out, out_line},
 };
-use crate::{config::Config, visible::escaped_json};
+use crate::{config::Config, named_file, visible::escaped_json};
 
 /// Size of a buffered write to standard output, in bytes.
 const WRITE_BYTES: usize = 64 * 1024;
@@ -53,7 +52,7 @@ pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
         _ => Failure::work(format!("{name} cannot be read: {error}")),
     };
     let mut input: Box<dyn BufRead> = match file {
-        Some(file) => Box::new(BufReader::new(File::open(file).map_err(failed)?)),
+        Some(file) => Box::new(BufReader::new(named_file::open(file).map_err(failed)?)),
         None => Box::new(io::stdin().lock()),
     };
     let counter = TokenCounter::new(config.tokens.registry());

@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, home: Option<&Path>) -> Result<Option<Layer>, Co
         reason,
     };
     let mut bytes = Vec::new();
-    match std::fs::File::open(path)
+    match crate::named_file::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
     {
         Ok(_) if bytes.len() as u64 > FILE_BYTES_MAX => {

@@ -33,7 +33,7 @@ impl Secret {
     /// The error of the operating system, or that of [`Secret::new`].
     pub(super) fn from_file(path: &Path) -> Result<Self, String> {
         let mut text = String::new();
-        std::fs::File::open(path)
+        crate::named_file::open(path)
             .and_then(|file| file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text))
             .map_err(|error| format!("the file cannot be read: {error}"))?;
         Self::new(&text).map_err(|problem| format!("the file {problem}"))

@@ -117,7 +117,7 @@ fn read(path: &Path) -> (Vec<(String, EncoderConfig)>, Vec<String>) {
         )
     };
     let mut text = String::new();
-    match std::fs::File::open(path)
+    match crate::named_file::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
     {
         Ok(_) if text.len() as u64 > FILE_BYTES_MAX => {

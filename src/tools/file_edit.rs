@@ -803,13 +803,13 @@ mod tests {
 
     #[cfg(unix)]
     #[tokio::test]
-    async fn permissions_stay_and_nothing_is_left_beside() {
+    async fn permissions_stay_without_set_user_id_and_nothing_is_left_beside() {
         use std::os::unix::fs::PermissionsExt;
         let fixture = Fixture::new();
         fixture.write("run.sh", "echo 1\n");
         std::fs::set_permissions(
             fixture.path().join("run.sh"),
-            std::fs::Permissions::from_mode(0o750),
+            std::fs::Permissions::from_mode(0o6750),
         )
         .unwrap();
         let tool = fixture.tool("file_edit");

@@ -26,6 +26,7 @@ use crate::{
         terminal::{counted, out_json},
     },
     config::Config,
+    named_file,
 };
 
 /// Maximum file size in bytes.
@@ -136,7 +137,7 @@ fn read(path: &std::path::Path) -> Result<String, Failure> {
             .read_to_end(&mut bytes)
             .map_err(failed)?;
     } else {
-        std::fs::File::open(path)
+        named_file::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
             .map_err(failed)?;
     }

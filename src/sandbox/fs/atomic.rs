@@ -9,8 +9,8 @@
 //!   time is [`PathError::Changed`].
 //! - No write turns a folder into a git repository, and none configures a program that git would
 //!   run.
-//! - The mode stays, and so does the owner where the host may set it. Other hard links to the old
-//!   file keep the old content.
+//! - The mode stays except for the set-user-ID and set-group-ID bits, and so does the owner where
+//!   the host may set it. Other hard links to the old file keep the old content.
 //!
 //! Limits:
 //! - A change by another program in the microseconds between the last check and the rename is lost.
@@ -431,7 +431,8 @@ impl Slot<'_> {
             let user = rustix::fs::Uid::from_raw(found.st_uid);
             let group = rustix::fs::Gid::from_raw(found.st_gid);
             let _ = rustix::fs::fchown(file.as_fd(), Some(user), Some(group));
-            rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(found.st_mode & 0o7777))
+            // As after any write, the file does not run as its owner or group any more.
+            rustix::fs::fchmod(file.as_fd(), Mode::from_raw_mode(found.st_mode & 0o1777))
                 .map_err(|e| self.error(e))?;
         }
         rustix::fs::fsync(file.as_fd()).map_err(|e| self.error(e))
