@@ -184,6 +184,8 @@ pub mod config;
 #[cfg(feature = "config")]
 pub mod trust;
 mod private;
+#[cfg(feature = "config")]
+mod named_file;
 #[cfg(any(
     feature = "sqlite",
     feature = "postgres",
@@ -193,6 +195,8 @@ mod private;
 mod fair;
 #[cfg(any(feature = "_provider", feature = "http"))]
 mod frames;
+#[cfg(any(feature = "_provider", feature = "http"))]
+mod read_turns;
 #[cfg(any(feature = "_provider", feature = "mcp"))]
 mod intake;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]

@@ -18,6 +18,9 @@ const PATTERNS_MAX: usize = 256;
 /// Longest chain of schemas that are applied in place.
 pub(super) const IN_PLACE_DEPTH_MAX: usize = 16;
 
+/// Longest pointer to a schema, in bytes. Each schema may keep one while it is measured.
+pub(super) const POINTER_BYTES_MAX: usize = 4096;
+
 /// Longest reference, in bytes.
 const REFERENCE_BYTES_MAX: usize = 1000;
 
@@ -38,9 +41,9 @@ pub(super) const OF_ITEMS: &[&str] = &["items", "additionalItems", "unevaluatedI
 /// Keywords whose value is a list of schemas for items.
 pub(super) const BELOW_LISTS: &[&str] = &["items", "prefixItems"];
 /// Keywords whose value maps names, or patterns of names, to schemas for members.
-const BELOW_MAPS: &[&str] = &["properties", "patternProperties"];
+pub(super) const BELOW_MAPS: &[&str] = &["properties", "patternProperties"];
 /// Keywords that contain definitions.
-const DEFINITIONS: &[&str] = &["$defs", "definitions"];
+pub(super) const DEFINITIONS: &[&str] = &["$defs", "definitions"];
 /// Keywords that refer to another schema.
 pub(super) const REFERENCES: &[&str] = &["$ref", "$dynamicRef", "$recursiveRef"];
 
@@ -113,6 +116,9 @@ impl Survey {
                 pointer.push('/');
                 pointer.push_str(&segment.replace('~', "~0").replace('/', "~1"));
             }
+            if pointer.len() > POINTER_BYTES_MAX {
+                return Err(super::plain::too_long());
+            }
             let visited = self.visit(child, pointer);
             pointer.truncate(length);
             visited
@@ -120,12 +126,11 @@ impl Survey {
     }
 }
 
-/// Whether an inner schema names itself, from where references would be resolved. Draft 4, which may be
-/// that of the inner schema alone, has the keyword `id` for it.
+/// Whether an inner schema names itself, from where references would be resolved. Draft 4 has the
+/// keyword `id` for it.
 pub(super) fn has_id(schema: &Value, is_draft4: bool) -> bool {
-    let named = |keyword| schema.get(keyword).and_then(Value::as_str);
-    let is_draft4 = is_draft4 || named("$schema").is_some_and(|draft| draft.contains("draft-0"));
-    named("$id").is_some() || is_draft4 && named("id").is_some()
+    let is_named = |keyword| schema.get(keyword).is_some_and(Value::is_string);
+    is_named("$id") || is_draft4 && is_named("id")
 }
 
 /// Calls `each` for every direct subschema of `schema`, with its path.

@@ -13,15 +13,16 @@ const COMPARED_PER_STEP: usize = 16;
 const BYTES_PER_VALUE: usize = 64;
 
 /// (Bytes of a text) × (states of a pattern) that take one step. Where very many states are possible at
-/// one place of the text it takes more; those of most patterns exclude each other.
-pub(super) const STATES_PER_STEP: usize = 512;
+/// one place of the text it takes more, which the bound on the time of patterns catches; those of most
+/// patterns exclude each other.
+pub(super) const STATES_PER_STEP: usize = 2048;
 
 /// States of a pattern above which one match is bounded: (bytes of the text) × (states), at most 25 ms.
 pub(super) const LARGE_PATTERN: usize = 64;
 pub(super) const MATCH_MAX: usize = 8 * 1024 * 1024;
 
-/// States of a pattern that cannot be measured. More than that do not fit the limit of a compiled
-/// pattern.
+/// States of a pattern that cannot be measured. More than that do not fit the limit of such a pattern
+/// when it is compiled.
 const UNKNOWN_STATES: usize = 8192;
 
 /// The number of values in a value, itself included; long texts count as several.
@@ -55,14 +56,22 @@ pub(super) fn of_comparison(weight: usize) -> usize {
 /// backtracking engine. `is_linear` is asked about patterns whose syntax is no regular expression of
 /// Rust.
 pub(super) fn states(pattern: &str, is_linear: impl FnOnce() -> bool) -> Option<usize> {
-    let of_bytes = ParserBuilder::new().unicode(false).utf8(false).build();
-    let parsed = [of_bytes, Parser::new()]
-        .into_iter()
-        .find_map(|mut parser| parser.parse(pattern).ok());
-    match parsed {
+    match parsed(pattern) {
         Some(parsed) => Some(states_of(&parsed)),
         None => is_linear().then_some(UNKNOWN_STATES),
     }
+}
+
+/// Whether the states of a pattern are known.
+pub(super) fn is_measured(pattern: &str) -> bool {
+    parsed(pattern).is_some()
+}
+
+fn parsed(pattern: &str) -> Option<Hir> {
+    let of_bytes = ParserBuilder::new().unicode(false).utf8(false).build();
+    [of_bytes, Parser::new()]
+        .into_iter()
+        .find_map(|mut parser| parser.parse(pattern).ok())
 }
 
 fn states_of(part: &Hir) -> usize {

@@ -14,6 +14,7 @@ mod bounds;
 mod cost;
 mod pattern;
 mod faults;
+mod plain;
 mod weigh;
 
 use std::sync::Arc;
@@ -108,6 +109,9 @@ impl Compiled {
         };
         // The schema's own URI. Without it, `#` means the same and errors are easier to read.
         fields.remove("$id");
+        if draft == Draft::Draft4 && fields.get("id").is_some_and(Value::is_string) {
+            fields.remove("id");
+        }
         if bounds::deeper_than(&root, JSON_DEPTH_MAX) {
             return Err(format!("it is nested deeper than {JSON_DEPTH_MAX} levels"));
         }

@@ -15,8 +15,15 @@ use jsonschema::{
 };
 use serde_json::{Map, Value, json};
 
-/// Largest compiled pattern, in bytes.
-const PATTERN_BYTES_MAX: usize = 256 * 1024;
+use super::cost;
+
+/// Largest compiled pattern, in bytes: it takes about 5 ms to compile. Those whose states cannot be
+/// measured have the second bound.
+const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+const UNMEASURED_BYTES_MAX: usize = 256 * 1024;
+
+/// Memory of the automaton that a match builds, in bytes. A match that needs more of it is slower.
+const AUTOMATON_BYTES_MAX: usize = 256 * 1024;
 
 /// Step limit of the backtracking engine.
 const BACKTRACKS_MAX: usize = 10_000;
@@ -24,45 +31,69 @@ const BACKTRACKS_MAX: usize = 10_000;
 /// Longest text for the backtracking engine, in bytes; one step may scan all of it.
 pub(super) const BACKTRACKED_BYTES_MAX: usize = 1024;
 
-/// Time that the patterns of one check may take. Their states are counted before, but how many of them
-/// are possible at one place of a text is only seen when it is matched.
-const TIME_MAX: Duration = Duration::from_millis(50);
+/// Time of the processor that the patterns of one check may take. Their states are counted before, but
+/// how many of them are possible at one place of a text is only seen when it is matched.
+const TIME_MAX: Duration = Duration::from_millis(25);
 
 thread_local! {
     /// What the check on this thread has left of it.
     static LEFT: Cell<Duration> = const { Cell::new(TIME_MAX) };
+    /// How long the thread had run when the check began.
+    static BEGAN: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Makes a check on this thread; `None` if its patterns took too long.
 pub(super) fn in_time<T>(check: impl FnOnce() -> T) -> Option<T> {
     LEFT.set(TIME_MAX);
+    BEGAN.set(processor_time());
     let checked = check();
     (!LEFT.get().is_zero()).then_some(checked)
 }
 
+/// The time that this thread has run.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.try_into().unwrap_or_default()
+}
+
+/// Takes the time of a match. A clock that is cheap to read also counts while others run, so the time
+/// is over only if the thread itself has run as long.
+fn take(passed: Duration) {
+    let left = LEFT.get().saturating_sub(passed);
+    LEFT.set(match left.is_zero() {
+        false => left,
+        true => TIME_MAX.saturating_sub(processor_time().saturating_sub(BEGAN.get())),
+    });
+}
+
 /// Options of the linear-time engine.
 pub(super) fn linear() -> PatternOptions<Regex> {
+    linear_of(PATTERN_BYTES_MAX)
+}
+
+fn linear_of(bytes_max: usize) -> PatternOptions<Regex> {
     PatternOptions::regex()
-        .size_limit(PATTERN_BYTES_MAX)
-        .dfa_size_limit(PATTERN_BYTES_MAX)
+        .size_limit(bytes_max)
+        .dfa_size_limit(AUTOMATON_BYTES_MAX)
 }
 
 fn backtracking() -> PatternOptions<FancyRegex> {
     let limited = PatternOptions::fancy_regex().backtrack_limit(BACKTRACKS_MAX);
     limited
         .size_limit(PATTERN_BYTES_MAX)
-        .dfa_size_limit(PATTERN_BYTES_MAX)
+        .dfa_size_limit(AUTOMATON_BYTES_MAX)
 }
 
-/// Whether a pattern runs on the linear-time engine.
+/// Whether a pattern whose states cannot be measured runs on the linear-time engine.
 pub(super) fn is_linear(pattern: &str) -> bool {
-    of_linear(&json!({ "pattern": pattern })).is_some()
+    of_linear(&json!({ "pattern": pattern }), UNMEASURED_BYTES_MAX).is_some()
 }
 
 /// The validator of a schema with a pattern for the linear-time engine, if it is one.
-fn of_linear(schema: &Value) -> Option<Validator> {
+fn of_linear(schema: &Value, bytes_max: usize) -> Option<Validator> {
     let options = jsonschema::options().offline();
-    options.with_pattern_options(linear()).build(schema).ok()
+    let options = options.with_pattern_options(linear_of(bytes_max));
+    options.build(schema).ok()
 }
 
 /// A compiled pattern.
@@ -84,7 +115,11 @@ pub(super) fn keyword<'a>(
 ) -> Result<Box<dyn for<'i> Keyword<'i>>, ValidationError<'a>> {
     let schema = json!({ "pattern": value });
     let shown = super::faults::short(value);
-    if let Some(validator) = of_linear(&schema) {
+    let bytes_max = match cost::is_measured(value.as_str().unwrap_or_default()) {
+        true => PATTERN_BYTES_MAX,
+        false => UNMEASURED_BYTES_MAX,
+    };
+    if let Some(validator) = of_linear(&schema, bytes_max) {
         return Ok(Box::new(Pattern {
             shown,
             validator,
@@ -142,13 +177,12 @@ impl<'i> Keyword<'i> for Pattern {
         let Value::String(text) = instance else {
             return true;
         };
-        let left = LEFT.get();
-        if left.is_zero() {
+        if LEFT.get().is_zero() {
             return false;
         }
         let began = Instant::now();
         let matches = self.matches(instance, text);
-        LEFT.set(left.saturating_sub(began.elapsed()));
+        take(began.elapsed());
         matches
     }
 }

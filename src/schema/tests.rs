@@ -713,9 +713,7 @@ fn references_that_a_validator_might_resolve_in_another_way_are_refused() {
     named["$schema"] = json!("http://json-schema.org/draft-04/schema#");
     let inner = json!({
         "properties": { "x": { "$ref": "#/elsewhere/0" } },
-        "elsewhere": [{
-            "$schema": "http://json-schema.org/draft-04/schema#", "id": "http://a/", "type": "string",
-        }],
+        "elsewhere": [{ "$id": "http://a/", "type": "string" }],
     });
     let twice = json!({
         "$ref": "#a",
@@ -739,6 +737,156 @@ fn references_that_a_validator_might_resolve_in_another_way_are_refused() {
     // Lists of schemas in any place count, and may be referred to.
     let near = json!({ "properties": { "x": { "$ref": "#/a/b/0" } }, "a": { "b": [{ "type": "string" }] } });
     assert_eq!(faults(&near, &json!({ "x": 1 })).len(), 1);
+}
+
+#[test]
+fn a_reference_leads_a_validator_to_the_schema_that_was_measured() {
+    // Anchors, drafts and names in places where no schema is applied.
+    let of_content = json!({
+        "properties": { "a": { "$ref": "#e" } },
+        "$defs": { "e": { "$anchor": "e", "type": "string" } },
+        "contentSchema": { "$anchor": "e", "type": "integer" },
+    });
+    let of_draft4 = json!({
+        "properties": { "a": {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "items": {
+                "id": "http://b.example/q",
+                "definitions": { "e": { "type": "integer" } },
+                "allOf": [{ "$ref": "#/definitions/e" }],
+            },
+        } },
+        "definitions": { "e": { "type": "string" } },
+    });
+    let recursive = json!({
+        "$schema": "https://json-schema.org/draft/2019-09/schema",
+        "type": "object",
+        "properties": { "a": { "$recursiveRef": "#/$defs/e" } },
+        "$defs": { "e": { "type": "string" } },
+    });
+
+    assert_eq!(faults(&of_content, &json!({ "a": "text" })), [""; 0]);
+    assert_eq!(faults(&of_content, &json!({ "a": 1 })).len(), 1);
+    assert_eq!(faults(&of_draft4, &json!({ "a": ["text"] })), [""; 0]);
+    assert_eq!(faults(&of_draft4, &json!({ "a": [1] })).len(), 1);
+    assert_eq!(faults(&recursive, &json!({ "a": { "a": {} } })), [""; 0]);
+    assert_eq!(faults(&recursive, &json!({ "a": "text" })).len(), 1);
+}
+
+#[test]
+fn names_and_drafts_inside_of_a_schema_are_refused_or_ignored_wherever_they_are() {
+    for place in ["contentSchema", "x"] {
+        for outer in ["a", "enum", "default"] {
+            let inner = json!({ "$id": "json-schema:///", "$defs": { "e": { "type": "string" } } });
+            let schema = json!({ "properties": { (outer): { (place): inner } } });
+            let error = compile(&schema).err().unwrap();
+            assert!(
+                error.contains("$id inside") || error.contains("has an $id"),
+                "{error}"
+            );
+        }
+    }
+    // A part that a library wrote as a schema of its own.
+    let part = json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": { "b": { "type": "integer" } },
+        "required": ["b"],
+    });
+    let schema = json!({ "type": "object", "properties": { "a": part } });
+    assert_eq!(faults(&schema, &json!({ "a": { "b": 1 } })), [""; 0]);
+    assert_eq!(faults(&schema, &json!({ "a": {} })).len(), 1);
+    // Values are no schemas.
+    let value = json!({ "$schema": "x", "$id": "y" });
+    let schema = json!({ "properties": { "a": { "const": value, "default": value } } });
+    assert_eq!(faults(&schema, &json!({ "a": value })), [""; 0]);
+    assert_eq!(faults(&schema, &json!({ "a": {} })).len(), 1);
+}
+
+#[test]
+fn references_by_any_spelling_are_followed() {
+    let schema = json!({
+        "properties": {
+            "a": { "$ref": "#/$defs/Page%3CItem%3E" },
+            "b": { "$ref": "#/%24defs/a~1b" },
+            "c": { "$ref": "#node" },
+            "d": { "$dynamicRef": "#node" },
+            "e": { "$ref": "#/$defs/Seite%20%C3%A4" },
+        },
+        "$defs": {
+            "Page<Item>": { "type": "integer" },
+            "a/b": { "type": "integer" },
+            "tree": { "$dynamicAnchor": "node", "type": "integer" },
+            "Seite ä": { "type": "integer" },
+        },
+    });
+
+    for name in ["a", "b", "c", "d", "e"] {
+        assert_eq!(faults(&schema, &json!({ (name): 1 })), [""; 0], "{name}");
+        assert_eq!(faults(&schema, &json!({ (name): "1" })).len(), 1, "{name}");
+    }
+}
+
+#[test]
+fn large_answers_and_patterns_that_are_usual_are_checked() {
+    let kind = |n: usize| {
+        json!({
+            "type": "object",
+            "properties": {
+                "kind": { "const": format!("k{n}"), "type": "string" },
+                "id": { "type": "string" },
+                "a": { "type": "integer" },
+                "b": { "type": "boolean" },
+                "c": { "type": "string" },
+                "d": { "anyOf": [{ "type": "string" }, { "type": "null" }] },
+            },
+            "required": ["kind", "id", "a", "b", "c", "d"],
+            "additionalProperties": false,
+        })
+    };
+    let kinds: Map<String, Value> = (0..30).map(|n| (format!("K{n}"), kind(n))).collect();
+    let any: Vec<Value> = (0..30)
+        .map(|n| json!({ "$ref": format!("#/$defs/K{n}") }))
+        .collect();
+    let schema = json!({
+        "properties": { "rows": { "items": { "oneOf": any } } },
+        "$defs": kinds,
+    });
+    let row = json!({ "kind": "k7", "id": "x", "a": 1, "b": true, "c": "hello", "d": null });
+    assert_eq!(faults(&schema, &json!({ "rows": vec![row; 500] })), [""; 0]);
+
+    for (pattern, text, times) in [
+        (
+            r"^(?=.*[a-z])(?=.*[A-Z])(?=.*\d)[A-Za-z\d@$!%*?&]{8,64}$",
+            "Abcdef12345xyz",
+            1,
+        ),
+        (r"^[\p{L} ]{1,20}$", "Abcdef xyz", 1),
+        (r"^.{1,500}$", "Abcdef xyz", 1),
+        (
+            r"^arn:aws[a-z-]*:[a-z0-9-]{1,63}:[a-z0-9-]{0,63}:\d{12}:[a-zA-Z0-9/_.-]{1,1024}$",
+            "arn:aws:lambda:eu-central-1:123456789012:function/my-function",
+            1_000,
+        ),
+    ] {
+        let schema = json!({ "properties": { "rows": { "items": { "pattern": pattern } } } });
+        assert_eq!(
+            faults(&schema, &json!({ "rows": vec![text; times] })),
+            [""; 0],
+            "{pattern}"
+        );
+        assert_eq!(
+            faults(&schema, &json!({ "rows": ["\u{1}\n"] })).len(),
+            1,
+            "{pattern}"
+        );
+    }
+}
+
+#[test]
+fn a_schema_with_very_long_names_that_lead_to_it_is_refused() {
+    let schema = json!({ "properties": { "n".repeat(5_000): { "type": "string" } } });
+    assert!(compile(&schema).err().unwrap().contains("4096 bytes"));
 }
 
 #[test]

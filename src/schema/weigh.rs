@@ -14,6 +14,7 @@ use super::{
     cost::{self, LARGE_PATTERN, MATCH_MAX, STATES_PER_STEP},
     faults,
     pattern::{self, BACKTRACKED_BYTES_MAX},
+    plain::make_plain,
 };
 
 /// Limit of (levels of the value) × (schemas applied in place at each level). All of them are on
@@ -27,7 +28,7 @@ const IN_PLACE_MAX: usize = 2000;
 const STEPS_MAX: usize = 100_000;
 
 /// Further steps allowed for each part of the value.
-const STEPS_PER_PART: usize = 20;
+const STEPS_PER_PART: usize = 100;
 
 /// Steps that no value may exceed: about 20 ms.
 const STEPS_LIMIT: usize = 400_000;
@@ -163,9 +164,10 @@ impl Node {
 
 impl Shape {
     /// Measures a schema; the error is why it is refused.
-    pub(super) fn from_schema(root: Value, is_draft4: bool) -> Result<Self, String> {
+    pub(super) fn from_schema(mut root: Value, is_draft4: bool) -> Result<Self, String> {
         let anchors = bounds::survey(&root, is_draft4)?;
-        let mut nodes = Nodes::of(&root, anchors, is_draft4)?;
+        make_plain(&mut root, &anchors, is_draft4)?;
+        let mut nodes = Nodes::of(&root)?;
         if nodes.states > STATES_MAX {
             return Err(format!(
                 "its patterns have more than {STATES_MAX} states; use shorter repetitions"
@@ -279,8 +281,6 @@ impl Shape {
 /// The nodes of a schema while they are made. A reference leads to a node, which may be on the way.
 struct Nodes<'a> {
     root: &'a Value,
-    /// Pointers of the schemas that have an anchor, by its name.
-    anchors: HashMap<String, String>,
     ids: HashMap<*const Value, Id>,
     waiting: VecDeque<&'a Value>,
     all: Vec<Node>,
@@ -291,14 +291,9 @@ struct Nodes<'a> {
 }
 
 impl<'a> Nodes<'a> {
-    fn of(
-        root: &'a Value,
-        anchors: HashMap<String, String>,
-        is_draft4: bool,
-    ) -> Result<Self, String> {
+    fn of(root: &'a Value) -> Result<Self, String> {
         let mut nodes = Self {
             root,
-            anchors,
             ids: HashMap::new(),
             waiting: VecDeque::new(),
             all: Vec::new(),
@@ -307,10 +302,6 @@ impl<'a> Nodes<'a> {
         };
         nodes.id(root);
         while let Some(schema) = nodes.waiting.pop_front() {
-            // References lead to schemas in any place, of which the survey knows nothing.
-            if !std::ptr::eq(schema, root) && bounds::has_id(schema, is_draft4) {
-                return Err("it has an $id inside: a schema must be one document".to_owned());
-            }
             let node = match schema {
                 Value::Object(fields) => nodes.node(fields),
                 _ => Node {
@@ -345,16 +336,10 @@ impl<'a> Nodes<'a> {
         })
     }
 
-    /// The schema that a reference refers to. A validator might find one where this does not, and its
-    /// work would not be known, so a schema with such a reference is refused.
+    /// The schema that a reference refers to. All are pointers here ([`make_plain`]).
     fn target(&self, reference: &str) -> Option<&'a Value> {
-        match reference.strip_prefix('#')? {
-            "" => Some(self.root),
-            pointer if pointer.starts_with('/') => {
-                self.root.pointer(&bounds::percent_decoded(pointer))
-            }
-            name => self.root.pointer(self.anchors.get(name)?),
-        }
+        let pointer = bounds::percent_decoded(reference.strip_prefix('#')?);
+        self.root.pointer(&pointer)
     }
 
     fn node(&mut self, fields: &'a Map<String, Value>) -> Node {
@@ -384,7 +369,8 @@ impl<'a> Nodes<'a> {
                     None => node.backtracks = true,
                 }
             }
-            ("minLength" | "maxLength", _) => node.of_text += 1,
+            // Characters are counted; that takes longer than a state of a pattern.
+            ("minLength" | "maxLength", _) => node.of_text += 4,
             (document, _) if OF_DOCUMENTS.contains(&document) => node.reads_document = true,
             (reference, Value::String(to)) if bounds::REFERENCES.contains(&reference) => {
                 match self.target(to) {
