@@ -1,8 +1,8 @@
 //! How fast the frames of an HTTP/2 connection are read. Frames that are no part of a request or an
 //! answer (`SETTINGS`, `PING`, `PRIORITY`, `WINDOW_UPDATE`), and data of a few bytes, take ten bytes of a
 //! peer and cost this side as much as hundreds of bytes of a body. A connection may bring some at once,
-//! some for each request and for what is written on it, and then few. The payload of larger data is
-//! bounded by the windows.
+//! some for each request and for what is written on it, and then few; data of a few bytes only until
+//! its request takes it. The payload of larger data is bounded by the windows.
 
 use std::{
     io,
@@ -21,8 +21,10 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// Bytes that are read before other tasks have their turn.
-const IN_TURN: usize = 4 * 1024;
+use crate::read_turns::{TURN, Turns};
+
+/// Bytes that a frame which counts takes of a turn, beside its own.
+const OF_FRAME: usize = 512;
 
 /// Frames that a connection may bring before its first request, those that each request adds, and
 /// those that it may have at most.
@@ -42,6 +44,10 @@ const WRITTEN: usize = 48;
 
 /// The kind of frames with data.
 const DATA: u8 = 0;
+
+/// Bytes of data of a client with which it does not count as a frame: a frame takes some hundred bytes
+/// of memory until its request takes it.
+const LARGE_DATA: usize = 1024;
 
 /// Payload of other frames that counts as one more.
 const OF_PAYLOAD: usize = 256;
@@ -68,6 +74,11 @@ impl Pace {
     /// A request begins.
     pub(crate) fn request(&self) {
         self.add(OF_REQUEST);
+    }
+
+    /// Data was taken by the request that it is for: if its frame counted, another may come.
+    pub(crate) fn took(&self, bytes: usize) {
+        self.add(isize::from(bytes < LARGE_DATA));
     }
 
     /// Bytes were written.
@@ -106,7 +117,9 @@ pub(crate) struct Reads {
     heads: Option<Heads>,
     /// Payload with which data does not count.
     large_data: usize,
-    /// Bytes read since other tasks had their turn.
+    /// With which connections it takes turns; `None` for one that only lets other tasks have theirs.
+    turns: Option<Turns>,
+    /// Bytes read since then.
     in_turn: usize,
     pause: Option<Pin<Box<Sleep>>>,
     /// Pauses one after the other, and when the last one ended.
@@ -115,12 +128,23 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// Data of `large_data` bytes or more does not count.
-    pub(crate) fn new(pace: Pace, large_data: usize) -> Self {
+    /// Reads the connection of a client: data of few bytes counts until its request takes it.
+    pub(crate) fn of_client(pace: Pace, turns: Turns) -> Self {
+        Self::new(pace, LARGE_DATA, Some(turns))
+    }
+
+    /// Reads the connection to a server. It sends each token by itself, and what it sends is bounded
+    /// where it is decoded, so no data counts.
+    pub(crate) fn of_server(pace: Pace) -> Self {
+        Self::new(pace, 0, None)
+    }
+
+    fn new(pace: Pace, large_data: usize, turns: Option<Turns>) -> Self {
         Self {
             pace,
             heads: None,
             large_data,
+            turns,
             in_turn: 0,
             pause: None,
             pauses: 0,
@@ -142,10 +166,14 @@ impl Reads {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.in_turn >= IN_TURN {
-            self.in_turn = 0;
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+        match &mut self.turns {
+            Some(turns) => ready!(turns.poll(context)),
+            None if self.in_turn >= TURN => {
+                self.in_turn = 0;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            None => {}
         }
         while self.heads.is_some() && self.pace.is_used_up() {
             self.pace.0.waits.register(context.waker());
@@ -162,8 +190,13 @@ impl Reads {
         ready!(Pin::new(socket).poll_read(context, buffer))?;
         let read = buffer.filled().get(before..).unwrap_or_default();
         self.in_turn += read.len();
+        let mut frames = 0;
         if let Some(heads) = &mut self.heads {
-            self.pace.take(heads.count(read, self.large_data));
+            frames = heads.count(read, self.large_data);
+            self.pace.take(frames);
+        }
+        if let Some(turns) = &mut self.turns {
+            turns.count(read.len() + frames.unsigned_abs() * OF_FRAME);
         }
         Poll::Ready(Ok(()))
     }
@@ -230,8 +263,6 @@ mod tests {
 
     use super::*;
 
-    const LARGE: usize = 1024;
-
     const HEADERS: u8 = 1;
     const SETTINGS: u8 = 4;
 
@@ -267,12 +298,12 @@ mod tests {
 
     /// Reads bytes as they come. Returns how many were read before the first pause.
     async fn read_without_a_pause(bytes: &[u8], add: impl Fn(&Pace)) -> usize {
-        read_of(LARGE, bytes, add).await
+        read_of(LARGE_DATA, bytes, add).await
     }
 
     async fn read_of(large_data: usize, bytes: &[u8], add: impl Fn(&Pace)) -> usize {
         let pace = Pace::new();
-        let mut reads = Reads::new(pace.clone(), large_data);
+        let mut reads = Reads::new(pace.clone(), large_data, None);
         reads.begin(&[]);
         let (mut left, mut room) = (bytes, [0; 512]);
         let began = Instant::now();
@@ -307,10 +338,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn requests_bodies_and_acknowledgements_are_read_without_a_pause() {
         let requests = frame(HEADERS, 200).repeat(1_000);
+        let small = frame(DATA, 500).repeat(10_000);
         let body = frame(DATA, 16_384).repeat(100);
         let tokens = frame(DATA, 2).repeat(10_000);
         assert_eq!(read_without_a_pause(&body, |_| {}).await, body.len());
         assert_eq!(read_of(0, &tokens, |_| {}).await, tokens.len());
+        // Each read brings at most one of them.
+        let read = read_without_a_pause(&small, |pace| pace.took(500)).await;
+        assert_eq!(read, small.len());
         let read = read_without_a_pause(&requests, Pace::request).await;
         assert_eq!(read, requests.len());
         // Two acknowledgements for each event of 120 bytes; twenty are read at once.
@@ -322,7 +357,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_waits_goes_on_with_a_request_or_after_a_pause() {
         let pace = Pace::new();
-        let mut reads = Reads::new(pace.clone(), LARGE);
+        let mut reads = Reads::new(pace.clone(), LARGE_DATA, None);
         reads.begin(&frame(SETTINGS, 0).repeat(256));
         let (mut left, mut room) = (&[0_u8; 9][..], [0; 512]);
         let mut read = async || {
@@ -343,7 +378,7 @@ mod tests {
     async fn a_connection_that_brings_very_many_all_the_time_is_closed() {
         let settings = frame(SETTINGS, 0).repeat(10_000);
         let mut left = &settings[..];
-        let mut reads = Reads::new(Pace::new(), LARGE);
+        let mut reads = Reads::new(Pace::new(), LARGE_DATA, None);
         reads.begin(&[]);
         let mut room = [0; 512];
         let mut read = async || {
@@ -368,15 +403,15 @@ mod tests {
 
     #[tokio::test]
     async fn other_tasks_have_their_turn_between_two_reads() {
-        let mut reads = Reads::new(Pace::new(), LARGE);
-        let bytes = vec![7; 3 * IN_TURN];
+        let mut reads = Reads::new(Pace::new(), LARGE_DATA, None);
+        let bytes = vec![7; 3 * TURN];
         let (mut left, mut room) = (&bytes[..], vec![0; bytes.len()]);
         let mut turns = 0;
 
         let waker = futures_util::task::noop_waker();
         let mut context = Context::from_waker(&waker);
         while !left.is_empty() {
-            let mut buffer = ReadBuf::new(&mut room[..IN_TURN / 2]);
+            let mut buffer = ReadBuf::new(&mut room[..TURN / 2]);
             turns += usize::from(
                 reads
                     .poll_read(&mut left, &mut context, &mut buffer)

@@ -49,6 +49,7 @@ mod peers;
 pub(crate) mod pipes;
 mod quiet;
 mod refusals;
+mod request_body;
 mod router;
 mod routes;
 mod server;

@@ -41,6 +41,7 @@ use super::{
     idle::OpenRequests,
     peers::{end_moved, find_others},
     refusals::Refusals,
+    request_body::RequestBody,
     router::{Doors, routes, served},
     shared::Shared,
     socket::Socket,
@@ -50,6 +51,7 @@ use crate::{
     fair::{FairPlaces, Owns, Waiting},
     frames::Pace,
     mask,
+    read_turns::{ReadTurns, Turns},
 };
 
 /// Pause after a failed `accept`. The usual cause is a lack of file descriptors, which affects the
@@ -127,6 +129,7 @@ pub async fn serve(
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let server = Server {
         turns: FairPlaces::new(AT_WORK * processors, WAITING),
+        reads: ReadTurns::new(processors),
         builder: builder(&app.config.bounds),
         router: served(routes, &app, &app.config.redactor),
         keys: app.config.keys.clone(),
@@ -214,6 +217,7 @@ struct Server {
     router: Router,
     keys: Keys,
     turns: Arc<FairPlaces<Client>>,
+    reads: Arc<ReadTurns>,
     closing: CancellationToken,
 }
 
@@ -227,9 +231,11 @@ impl Server {
     ) -> impl Future<Output = ()> + Send + use<> {
         prepare(&stream);
         let pace = Pace::new();
+        let turns = Turns::new(self.reads.clone(), place.client().0);
         let io = TokioIo::new(Socket::new(
             stream,
             pace.clone(),
+            turns,
             bounds.header_within,
             bounds.write_pause_max,
         ));
@@ -304,7 +310,7 @@ impl Owns for Client {}
 
 impl<B> Service<Request<B>> for Counting
 where
-    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
     type Response = Response;
     type Error = Infallible;
@@ -316,6 +322,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
+        let body = RequestBody::new(body, self.pace.clone());
         parts.extensions.insert(self.room.clone());
         parts.extensions.insert(self.client);
         let in_turns = self.requests.are_pipelined()

@@ -16,14 +16,14 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-use crate::frames::{Pace, Reads};
+use crate::{
+    frames::{Pace, Reads},
+    read_turns::Turns,
+};
 
 /// The HTTP/2 connection preface. hyper detects the protocol by it, and applies its own header
 /// timeout only afterwards.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Bytes of an HTTP/2 frame with which its data does not count as a frame of its own.
-const LARGE_DATA: usize = 1024;
 
 /// A client's TCP stream with both deadlines.
 pub(super) struct Socket {
@@ -40,13 +40,14 @@ impl Socket {
     pub(super) fn new(
         stream: TcpStream,
         pace: Pace,
+        turns: Turns,
         opening_within: Duration,
         write_pause_max: Duration,
     ) -> Self {
         Self {
             stream,
             opening: Some((Box::pin(sleep(opening_within)), 0)),
-            reads: Reads::new(pace.clone(), LARGE_DATA),
+            reads: Reads::of_client(pace.clone(), turns),
             pace,
             write_pause_max,
             stalled: None,

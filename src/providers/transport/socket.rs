@@ -22,10 +22,6 @@ const READ_BYTES: usize = 8 * 1024;
 /// moved thirty times.
 const PART_BYTES: usize = 1024;
 
-/// Bytes of an HTTP/2 frame with which its data does not count: any. Servers send each token by itself,
-/// and what they send is bounded where it is decoded.
-const LARGE_DATA: usize = 0;
-
 /// The bytes below HTTP.
 #[derive(Debug)]
 pub(super) enum Socket {
@@ -153,7 +149,7 @@ pub(super) struct PacedSocket {
 
 impl PacedSocket {
     pub(super) fn new(socket: Socket, pace: Pace) -> Self {
-        let mut reads = Reads::new(pace.clone(), LARGE_DATA);
+        let mut reads = Reads::of_server(pace.clone());
         reads.begin(&[]);
         Self {
             socket,

@@ -145,10 +145,21 @@ async fn large_bodies_and_answers_pass_an_http2_connection_at_once() {
         json!({ "role": "user", "content": text }),
         json!({ "role": "assistant", "content": text }),
     ];
-    let history = json!({ "messages": vec![round; 40].concat() });
+    let history = json!({ "messages": vec![round.clone(); 40].concat() });
 
     let put = with_json(client.put(&url).bearer_auth(ACME), &history).send();
     assert_eq!(soon(put).await.unwrap().status(), 201);
+    // Each of them is a frame; the host reads on as the request takes them.
+    let bytes = json!({ "messages": vec![round; 10].concat() }).to_string();
+    let pieces: Vec<_> = bytes
+        .as_bytes()
+        .chunks(500)
+        .map(|piece| Ok::<_, std::io::Error>(piece.to_vec()))
+        .collect();
+    let body = reqwest::Body::wrap_stream(futures_util::stream::iter(pieces));
+    let in_pieces = client.put(format!("{url}2")).bearer_auth(ACME).body(body);
+    let in_pieces = in_pieces.header("content-type", "application/json");
+    assert_eq!(soon(in_pieces.send()).await.unwrap().status(), 201);
     let messages = format!("{url}/messages?limit=1000");
     let read = async {
         client
