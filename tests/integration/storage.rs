@@ -647,7 +647,7 @@ async fn a_newer_schema_is_named_and_left_alone() {
         refused,
         Err(StoreError::NewerSchema {
             found: 99,
-            known: 5
+            known: 6
         })
     );
 }

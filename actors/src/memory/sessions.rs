@@ -75,7 +75,8 @@ impl Session {
             ref failed,
             ..
         } = *self;
-        let first = self.entries.iter().find(|entry| !entry.bytes.is_empty());
+        let kept = self.after(self.emptied);
+        let first = kept.iter().find(|entry| !entry.bytes.is_empty());
         let created_at = stored_at(first);
         let updated_at = stored_at(self.entries.last());
         SessionSummary {
@@ -272,6 +273,7 @@ impl SessionBackend for MemorySessions {
             session.bytes = session.bytes.saturating_sub(freed);
             (session.head, session.open, session.wake_at) = (to, open, None);
             session.failed = None;
+            session.emptied = session.emptied.min(to.seq);
             self.note_bytes(&scope.tenant, |held| held.saturating_sub(freed));
             lock(&self.index).put(scope, open, None, false);
             Ok(())
@@ -354,9 +356,11 @@ impl SessionBackend for MemorySessions {
                 .snapshot
                 .take_if(|(of, _)| *of <= upto)
                 .map_or(0, |(_, bytes)| bytes.len() as u64);
+            let emptied_before = usize::try_from(session.emptied.0).unwrap_or(usize::MAX);
             let emptied = session
                 .entries
                 .iter_mut()
+                .skip(emptied_before)
                 .take_while(|entry| entry.seq <= upto);
             let freed = emptied
                 .map(|entry| std::mem::take(&mut entry.bytes).len() as u64)

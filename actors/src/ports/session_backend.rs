@@ -282,7 +282,9 @@ pub trait SessionBackend: Send + Sync + 'static {
         bytes: Bytes,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Deletes a conversation and everything stored with it. Returns whether it existed.
+    /// Deletes a conversation and everything stored with it. Returns whether it existed. It is gone
+    /// at once; a store may remove its bytes in pieces, between which it makes other changes. The
+    /// answer comes after the last.
     fn delete<'a>(&'a self, scope: &'a Scope) -> BoxFuture<'a, Result<bool, StoreError>>;
 
     /// Lists a tenant's conversations.
@@ -322,7 +324,10 @@ pub trait SessionBackend: Send + Sync + 'static {
 
     /// Empties the entries up to `upto` and removes snapshots of states up to there. An emptied
     /// entry keeps its position and has no bytes. A later snapshot of a state up to `upto` is
-    /// ignored. Does nothing for an unknown conversation.
+    /// ignored. Does nothing for an unknown conversation. Costs what is not empty yet. No read sees
+    /// a part of the entries emptied; a store may remove their bytes in pieces, between which it
+    /// makes other changes. The answer comes after the last, and after a failure the next call
+    /// removes what is left.
     fn empty<'a>(&'a self, scope: &'a Scope, upto: Seq) -> BoxFuture<'a, Result<(), StoreError>>;
 
     /// Lists the conversations of all tenants that are open in the given state, for the start of a

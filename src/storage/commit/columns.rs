@@ -12,6 +12,12 @@ pub(in crate::storage) const PAGE: usize = 1000;
 /// Bytes of entries after which a page ends, however many were asked for. One entry may have 33 MB.
 pub(in crate::storage) const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
+/// Most entries that one piece of an emptying empties.
+pub(in crate::storage) const PIECE: usize = 500;
+
+/// Bytes of entries after which such a piece ends.
+pub(in crate::storage) const PIECE_BYTES: usize = 1024 * 1024;
+
 /// The stored form of a state.
 pub(in crate::storage) fn code(open: Open) -> i64 {
     match open {

@@ -23,6 +23,11 @@ pub(in crate::storage) struct Change {
     pub(in crate::storage) bytes: i64,
     /// The tenant's stored bytes, if they were counted.
     pub(in crate::storage) counted: Option<u64>,
+    /// What it cost, in rows and pages. Only that of erasures is counted.
+    #[cfg(feature = "sqlite")]
+    pub(in crate::storage) work: usize,
+    /// Whether [`Job::rest`] is still to be done.
+    pub(in crate::storage) is_partial: bool,
     /// What the tenant has spent, if that was asked.
     pub(in crate::storage) spent: Option<Amount>,
     /// The messages that were claimed.
@@ -31,6 +36,38 @@ pub(in crate::storage) struct Change {
     /// The messages that were removed, and those that are left.
     #[cfg(feature = "sqlite")]
     pub(in crate::storage) trimmed: (u64, u64),
+}
+
+/// Bytes of a page of a database.
+#[cfg(feature = "sqlite")]
+const PAGE_BYTES: i64 = 4096;
+
+/// What it costs to remove so much.
+#[cfg(feature = "sqlite")]
+pub(in crate::storage) fn work(rows: usize, bytes: i64) -> usize {
+    rows.saturating_add(usize::try_from(bytes / PAGE_BYTES).unwrap_or_default())
+}
+
+/// What erasures that were cut off by the end of a host have left.
+#[derive(Debug, Default)]
+pub(in crate::storage) struct Unfinished {
+    /// Tenants with deleted conversations whose entries are still there.
+    pub(in crate::storage) deleted: Vec<TenantId>,
+    /// Conversations whose entries are read as empty and still hold bytes.
+    pub(in crate::storage) emptied: Vec<Scope>,
+}
+
+impl Unfinished {
+    /// Most of each kind that one start takes.
+    pub(in crate::storage) const MAX: usize = 1000;
+
+    /// The jobs that do the rest. No caller waits for them.
+    pub(in crate::storage) fn jobs(self) -> impl Iterator<Item = Job> {
+        let deleted = self.deleted.into_iter();
+        let deleted = deleted.map(|tenant| Job::Clear(tenant, true, oneshot::channel().0));
+        let emptied = self.emptied.into_iter();
+        deleted.chain(emptied.map(|scope| Job::Empty(scope, Seq(0), oneshot::channel().0)))
+    }
 }
 
 /// A change of the messages of a tenant. Times are milliseconds since 1970.
@@ -77,11 +114,16 @@ pub(in crate::storage) type Answer<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(in crate::storage) enum Job {
     Append(Append),
     Delete(Scope, Answer<bool>),
+    /// Removes a piece of what deletions of the tenant have left. The flag says whether the
+    /// conversation existed whose caller waits.
+    Clear(TenantId, bool, Answer<bool>),
     Snapshot(Scope, Seq, Bytes, Answer<()>),
     Mark(Scope, Option<String>, Answer<()>),
     /// Deletes everything of a tenant, including rows whose id is invalid.
     Erase(TenantId, Answer<bool>),
-    /// Empties the bodies of all entries up to this one, and deletes a snapshot of them.
+    /// Empties the bodies of all entries up to this one, and deletes a snapshot of them: from its
+    /// first piece on they are read as empty, and each piece removes some of their bytes. With 0,
+    /// only a piece of what an earlier one has left.
     Empty(Scope, Seq, Answer<()>),
     /// Ends a journal at this head, in this state.
     Cut(Scope, Head, Open, Answer<()>),
@@ -110,7 +152,10 @@ impl Job {
             | Self::Empty(scope, ..)
             | Self::Cut(scope, ..)
             | Self::Release(scope) => &scope.tenant,
-            Self::Erase(tenant, _) | Self::Count(tenant, _) | Self::Spend(tenant, ..) => tenant,
+            Self::Clear(tenant, ..)
+            | Self::Erase(tenant, _)
+            | Self::Count(tenant, _)
+            | Self::Spend(tenant, ..) => tenant,
             #[cfg(feature = "sqlite")]
             Self::Outbox(tenant, _) => tenant,
         }
@@ -135,7 +180,7 @@ impl Job {
             | Self::Empty(scope, ..)
             | Self::Cut(scope, ..)
             | Self::Release(scope) => Some(scope),
-            Self::Erase(..) | Self::Count(..) | Self::Spend(..) => None,
+            Self::Clear(..) | Self::Erase(..) | Self::Count(..) | Self::Spend(..) => None,
             #[cfg(feature = "sqlite")]
             Self::Outbox(..) => None,
         }
@@ -146,6 +191,7 @@ impl Job {
             Self::Append(append) => append.size(),
             Self::Snapshot(_, _, bytes, _) => bytes.len().saturating_add(256),
             Self::Delete(..)
+            | Self::Clear(..)
             | Self::Mark(..)
             | Self::Erase(..)
             | Self::Empty(..)
@@ -162,6 +208,7 @@ impl Job {
         match self {
             Self::Append(append) => append.durability == Durability::Awaited,
             Self::Delete(..)
+            | Self::Clear(..)
             | Self::Mark(..)
             | Self::Erase(..)
             | Self::Empty(..)
@@ -179,18 +226,31 @@ impl Job {
         matches!(self, Self::Snapshot(..))
     }
 
-    /// Whether it deletes data that then remains in SQLite's log.
-    #[cfg(feature = "sqlite")]
+    /// What is left of it after a piece. It may be done before or after any other job.
+    pub(in crate::storage) fn rest(self, piece: &Change) -> Self {
+        match self {
+            Self::Delete(scope, answer) => Self::Clear(scope.tenant, piece.found, answer),
+            Self::Empty(scope, _, answer) => Self::Empty(scope, Seq(0), answer),
+            other => other,
+        }
+    }
+
+    /// Whether it removes data: work that may be long, and that SQLite's log then still holds.
     pub(in crate::storage) fn is_erasure(&self) -> bool {
         match self {
-            Self::Delete(..) | Self::Erase(..) | Self::Empty(..) | Self::Cut(..) => true,
+            Self::Delete(..)
+            | Self::Clear(..)
+            | Self::Erase(..)
+            | Self::Empty(..)
+            | Self::Cut(..) => true,
             Self::Append(_)
             | Self::Snapshot(..)
             | Self::Mark(..)
             | Self::Count(..)
             | Self::Spend(..)
-            | Self::Outbox(..)
             | Self::Release(_) => false,
+            #[cfg(feature = "sqlite")]
+            Self::Outbox(..) => false,
         }
     }
 
@@ -214,6 +274,9 @@ impl Job {
             Self::Append(append) => (append.done)(result.map(drop).map_err(AppendError::from)),
             Self::Delete(_, answer) | Self::Erase(_, answer) => {
                 drop(answer.send(result.map(|change| change.found).map_err(StoreError::from)))
+            }
+            Self::Clear(_, was_there, answer) => {
+                drop(answer.send(result.map(|_| was_there).map_err(StoreError::from)));
             }
             Self::Snapshot(_, _, _, answer)
             | Self::Mark(_, _, answer)
@@ -249,7 +312,7 @@ impl Job {
             Self::Append(append) => (append.done)(Err(AppendError::Unavailable {
                 message: why.into(),
             })),
-            Self::Delete(_, answer) | Self::Erase(_, answer) => {
+            Self::Delete(_, answer) | Self::Clear(_, _, answer) | Self::Erase(_, answer) => {
                 drop(answer.send(Err(unavailable(why))))
             }
             Self::Snapshot(_, _, _, answer)

@@ -11,9 +11,16 @@ pub(in crate::storage) mod job;
 pub(in crate::storage) mod queue;
 pub(in crate::storage) mod stored;
 pub(in crate::storage) mod digest;
+pub(in crate::storage) mod turn;
 
 /// Most reads that wait for a connection.
 pub(in crate::storage) const READS_WAITING: Waiting = Waiting {
+    all: 4096,
+    tenant: 1024,
+};
+
+/// Most erasures that wait for a writer.
+const ERASURES_WAITING: Waiting = Waiting {
     all: 4096,
     tenant: 1024,
 };

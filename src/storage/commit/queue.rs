@@ -1,6 +1,7 @@
 //! A writer's queue: one line for each tenant, served round-robin. Pushing never blocks; the
-//! writer waits, as a thread ([`Queue::next`]) or as a task ([`Queue::next_async`]). Waiting appends of one conversation are joined into one, since each costs a
-//! savepoint and an update of the head row, and a commit takes a limited number of members.
+//! writer waits, as a thread ([`Queue::next`]) or as a task ([`Queue::next_async`]). Waiting appends
+//! of one conversation are joined into one, since each costs a savepoint and an update of the head
+//! row, and a commit takes a limited number of members.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,7 +16,10 @@ use callboard_actors::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use super::job::{Change, Job};
+use super::{
+    ERASURES_WAITING,
+    job::{Change, Job},
+};
 
 /// Most members of a commit, so that the callers of the first do not wait for thousands of others.
 const COMMIT_JOBS_MAX: usize = 256;
@@ -26,6 +30,8 @@ const JOINED_BYTES_MAX: usize = 64 * 1024;
 /// Snapshots may take one part in this many of the queue's bytes, beside what appends may take: a
 /// thousand conversations that fall asleep together must not get live appends refused.
 const CACHE_SHARE: usize = 8;
+/// Why a job is refused that comes back after all were.
+const ABANDONED: &str = "the store was closed before this was written";
 /// How long appends that no caller awaits may wait for other work, to share its commit.
 const GROUPING_DELAY: Duration = Duration::from_millis(5);
 
@@ -61,17 +67,21 @@ struct Lines {
     cache_bytes: usize,
     count: usize,
     awaited: usize,
+    erasures: usize,
     /// When the oldest waiting job arrived.
     since: Option<Instant>,
     is_closed: bool,
+    /// Whether waiting jobs are refused, also those that a writer puts back.
+    is_abandoned: bool,
 }
 
 #[derive(Debug, Default)]
 struct Line {
     jobs: VecDeque<Job>,
     bytes: usize,
-    /// Number of jobs that have left the line; jobs are numbered, and this is the first one's
-    /// number.
+    erasures: usize,
+    /// Number of jobs that have left the line, less those that were put back; jobs are numbered,
+    /// and this is the first one's number. It wraps.
     left: u64,
     /// For each conversation, the number of the append that its next append may be joined to.
     open: HashMap<ConversationId, u64>,
@@ -126,6 +136,7 @@ impl Line {
                 }
             }
             job @ (Job::Delete(..)
+            | Job::Clear(..)
             | Job::Snapshot(..)
             | Job::Mark(..)
             | Job::Erase(..)
@@ -149,11 +160,12 @@ impl Line {
         // Jobs are addressed by number, not by index: `left` is the number of the line's first job,
         // so entries of `open` stay valid while jobs ahead of them are popped.
         let number = self.open.get(&next.scope.conversation)?;
-        let place = usize::try_from(number.checked_sub(self.left)?).ok()?;
+        let place = usize::try_from(number.wrapping_sub(self.left)).ok()?;
         match self.jobs.get_mut(place)? {
             Job::Append(append) if goes_on(append, next) => Some(append),
             Job::Append(_)
             | Job::Delete(..)
+            | Job::Clear(..)
             | Job::Snapshot(..)
             | Job::Mark(..)
             | Job::Erase(..)
@@ -168,7 +180,7 @@ impl Line {
     }
 
     fn push(&mut self, job: Job) {
-        let number = self.left.saturating_add(self.jobs.len() as u64);
+        let number = self.left.wrapping_add(self.jobs.len() as u64);
         match &job {
             Job::Append(append) => {
                 let _ = self.open.insert(append.scope.conversation.clone(), number);
@@ -183,6 +195,7 @@ impl Line {
                 let _ = self.open.remove(&scope.conversation);
             }
             Job::Erase(..) | Job::Count(..) => self.open.clear(),
+            Job::Clear(..) => {} // What it removes belongs to no conversation any more.
             Job::Spend(..) => {} // It and the appends change different rows.
             #[cfg(feature = "sqlite")]
             Job::Outbox(..) => {} // As above.
@@ -197,8 +210,14 @@ impl Line {
         {
             self.open.remove(&append.scope.conversation);
         }
-        self.left += 1;
+        self.left = self.left.wrapping_add(1);
         Some(job)
+    }
+
+    /// Puts a job back in front of the line. No later append is joined to it.
+    fn put_back(&mut self, job: Job) {
+        self.left = self.left.wrapping_sub(1);
+        self.jobs.push_front(job);
     }
 }
 
@@ -255,12 +274,44 @@ impl Lines {
             // One tenant may use half, so that a flood from one leaves room for the others.
             return Admission::Refused("too many bytes are waiting for the store");
         }
+        if job.is_erasure() {
+            let held = self
+                .tenants
+                .get(job.tenant())
+                .map_or(0, |line| line.erasures);
+            if self.erasures >= ERASURES_WAITING.all {
+                return Admission::Refused("too many deletions are waiting for the store");
+            }
+            if held >= ERASURES_WAITING.tenant {
+                return Admission::Refused(
+                    "too many deletions of this tenant are waiting for the store",
+                );
+            }
+        }
         Admission::Granted
     }
 
     fn put(&mut self, job: Job) {
+        self.put_by(job, Line::put);
+    }
+
+    /// Puts a job back in front of its tenant's line.
+    fn put_back(&mut self, job: Job) {
+        self.put_by(job, |line, job| {
+            let put = Put {
+                bytes: job.size(),
+                members: 1,
+                awaited: usize::from(job.is_awaited()),
+            };
+            line.put_back(job);
+            put
+        });
+    }
+
+    fn put_by(&mut self, job: Job, put: impl FnOnce(&mut Line, Job) -> Put) {
         self.since.get_or_insert_with(Instant::now);
         let is_cache = job.is_cache();
+        let erasures = usize::from(job.is_erasure());
         let line = self
             .tenants
             .entry(job.tenant().clone())
@@ -272,7 +323,9 @@ impl Lines {
             bytes,
             members,
             awaited,
-        } = line.put(job);
+        } = put(line, job);
+        line.erasures += erasures;
+        self.erasures += erasures;
         match is_cache {
             true => self.cache_bytes = self.cache_bytes.saturating_add(bytes),
             false => {
@@ -300,6 +353,9 @@ impl Lines {
                 self.bytes = self.bytes.saturating_sub(size);
             }
         }
+        let erasures = usize::from(job.is_erasure());
+        line.erasures = line.erasures.saturating_sub(erasures);
+        self.erasures = self.erasures.saturating_sub(erasures);
         if let Some(tenant) = self.turn.pop_front() {
             if line.jobs.is_empty() {
                 self.tenants.remove(&tenant);
@@ -400,6 +456,21 @@ impl Queue {
         }
     }
 
+    /// Takes back members of a commit that were not done, or not whole, in the order in which they
+    /// were given out. They are the next ones of their tenants.
+    pub(in crate::storage) fn put_back(&self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let mut lines = self.lock();
+        if lines.is_abandoned {
+            drop(lines);
+            jobs.into_iter().for_each(|job| job.refuse(ABANDONED));
+            return;
+        }
+        jobs.into_iter().rev().for_each(|job| lines.put_back(job));
+    }
+
     /// Waits for the members of the next commit; `None` once closed and empty. Returns none of them
     /// after `idle` without a job.
     #[cfg(feature = "sqlite")]
@@ -456,6 +527,7 @@ impl Queue {
     pub(in crate::storage) fn abandon(&self, why: &str) -> usize {
         let mut lines = self.lock();
         lines.is_closed = true;
+        lines.is_abandoned = true;
         let left: Vec<Job> = std::iter::from_fn(|| lines.take(None)).collect();
         drop(lines);
         self.ring_all();

@@ -2,7 +2,7 @@
 //! so that no append of any host comes between its statements.
 
 use callboard_actors::{
-    ids::{Scope, Seq, TenantId},
+    ids::{ConversationId, Scope, Seq, TenantId},
     journal::Head,
     policy::Amount,
     stream::Open,
@@ -14,11 +14,38 @@ use tokio_postgres::{
 
 use super::connect::{Connector, ERASURE_MAX, Failure, STATEMENT_MAX, within};
 use crate::storage::commit::{
-    columns::{code, int, nat},
+    columns::{PIECE, PIECE_BYTES, code, int, limit, nat},
     digest::{Digests, missing},
     error::WriteError,
-    job::{Change, Job},
+    job::{Change, Job, Unfinished},
 };
+
+/// What erasures have left that the end of a host cut off.
+pub(super) async fn unfinished(
+    connector: &Connector,
+    client: &Client,
+) -> Result<Unfinished, Failure> {
+    let most = limit(Unfinished::MAX);
+    let parameters: &Parameters<'_> = &[(&most, Type::INT8)];
+    let rows = async |sql: &str| {
+        let sql = connector.sql(sql);
+        within(STATEMENT_MAX, client.query_typed(&sql, parameters)).await
+    };
+    let tenant = |row: &Row| TenantId::new(row.try_get::<_, String>(0).ok()?).ok();
+    let deleted = rows("SELECT DISTINCT tenant FROM callboard.doomed LIMIT $1").await?;
+    let emptied = rows(
+        "SELECT tenant, id FROM callboard.head JOIN callboard.conversation USING (conv) WHERE wiped < emptied LIMIT $1",
+    )
+    .await?;
+    let scope = |row: &Row| {
+        let conversation = ConversationId::new(row.try_get::<_, String>(1).ok()?).ok()?;
+        Some(Scope::new(tenant(row)?, conversation))
+    };
+    Ok(Unfinished {
+        deleted: deleted.iter().filter_map(tenant).collect(),
+        emptied: emptied.iter().filter_map(scope).collect(),
+    })
+}
 
 /// Why a change was not made.
 pub(super) enum Unchanged {
@@ -38,6 +65,7 @@ impl From<Error> for Unchanged {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wanted<'a> {
     Delete(&'a Scope),
+    Clear(&'a TenantId),
     Snapshot(&'a Scope, Seq, &'a [u8]),
     Mark(&'a Scope, Option<&'a str>),
     Erase(&'a TenantId),
@@ -55,6 +83,7 @@ impl<'a> Wanted<'a> {
             #[cfg(feature = "sqlite")]
             Job::Outbox(..) => return None, // This store changes them without its writers.
             Job::Delete(scope, _) => Self::Delete(scope),
+            Job::Clear(tenant, ..) => Self::Clear(tenant),
             Job::Snapshot(scope, upto, bytes, _) => Self::Snapshot(scope, *upto, bytes),
             Job::Mark(scope, reason, _) => Self::Mark(scope, reason.as_deref()),
             Job::Erase(tenant, _) => Self::Erase(tenant),
@@ -64,6 +93,17 @@ impl<'a> Wanted<'a> {
             Job::Spend(tenant, amount, _) => Self::Spend(tenant, *amount),
         })
     }
+}
+
+/// A conversation that is locked.
+struct Locked {
+    conv: i64,
+    head: Head,
+    bytes: i64,
+    /// The last entry that is read as empty.
+    emptied: Seq,
+    /// The last entry whose row, with all before it, holds no bytes any more.
+    wiped: Seq,
 }
 
 /// A transaction and the texts for it.
@@ -80,8 +120,7 @@ impl Work<'_> {
         self.transaction.query_typed(&sql, parameters).await
     }
 
-    /// Locks a conversation; returns its number and its head.
-    async fn lock(&self, scope: &Scope) -> Result<Option<(i64, Head)>, Error> {
+    async fn lock(&self, scope: &Scope) -> Result<Option<Locked>, Error> {
         let (tenant, id) = (scope.tenant.as_str(), scope.conversation.as_str());
         let rows = self
             .run(
@@ -96,14 +135,33 @@ impl Work<'_> {
             epoch: callboard_actors::ids::Epoch(nat(row.try_get(1)?)),
             seq: Seq(nat(row.try_get(2)?)),
         };
-        Ok(Some((row.try_get(0)?, head)))
+        Ok(Some(Locked {
+            conv: row.try_get(0)?,
+            head,
+            bytes: row.try_get(3)?,
+            emptied: Seq(nat(row.try_get(4)?)),
+            wiped: Seq(nat(row.try_get(5)?)),
+        }))
     }
 
     /// Deletes everything of one conversation; returns its bytes.
     async fn remove(&self, conv: i64) -> Result<i64, Error> {
+        self.remove_by(conv, "DELETE FROM callboard.journal WHERE conv = $1")
+            .await
+    }
+
+    /// Deletes everything of one conversation but its entries, which [`clear`] removes; returns its
+    /// bytes.
+    async fn doom(&self, conv: i64) -> Result<i64, Error> {
+        let sql = "INSERT INTO callboard.doomed (conv, tenant) \
+                   SELECT conv, tenant FROM callboard.conversation WHERE conv = $1";
+        self.remove_by(conv, sql).await
+    }
+
+    async fn remove_by(&self, conv: i64, journal: &str) -> Result<i64, Error> {
         let key: &Parameters<'_> = &[(&conv, Type::INT8)];
         for sql in [
-            "DELETE FROM callboard.journal WHERE conv = $1",
+            journal,
             "DELETE FROM callboard.snapshot WHERE conv = $1",
             "DELETE FROM callboard.open_round WHERE conv = $1",
             "DELETE FROM callboard.conversation WHERE conv = $1",
@@ -174,6 +232,7 @@ type Made = Result<Result<Change, WriteError>, Error>;
 async fn make(work: &Work<'_>, wanted: Wanted<'_>) -> Made {
     match wanted {
         Wanted::Delete(scope) => Ok(Ok(delete(work, scope).await?)),
+        Wanted::Clear(tenant) => Ok(Ok(clear(work, tenant).await?)),
         Wanted::Snapshot(scope, upto, bytes) => Ok(Ok(snapshot(work, scope, upto, bytes).await?)),
         Wanted::Mark(scope, reason) => mark(work, scope, reason).await,
         Wanted::Erase(tenant) => Ok(Ok(erase(work, tenant).await?)),
@@ -184,11 +243,54 @@ async fn make(work: &Work<'_>, wanted: Wanted<'_>) -> Made {
     }
 }
 
+/// Deletes a conversation. It is gone at once; of a long journal the first piece is removed, and the
+/// others by [`clear`].
 async fn delete(work: &Work<'_>, scope: &Scope) -> Result<Change, Error> {
-    let Some((conv, head)) = work.lock(scope).await? else {
+    let removed = match work.lock(scope).await? {
+        Some(locked) => remove(work, scope, locked).await?,
+        None => Change::default(),
+    };
+    let cleared = clear(work, &scope.tenant).await?;
+    Ok(Change {
+        is_partial: cleared.is_partial,
+        ..removed
+    })
+}
+
+/// Removes a piece of the entries of the tenant's deleted conversations.
+async fn clear(work: &Work<'_>, tenant: &TenantId) -> Result<Change, Error> {
+    let name: &Parameters<'_> = &[(&tenant.as_str(), Type::TEXT)];
+    let first = "SELECT conv FROM callboard.doomed WHERE tenant = $1 ORDER BY conv LIMIT 1";
+    let Some(row) = work.run(first, name).await?.into_iter().next() else {
         return Ok(Change::default());
     };
-    let bytes = work.remove(conv).await?;
+    let conv: i64 = row.try_get(0)?;
+    let parameters: &Parameters<'_> = &[
+        (&conv, Type::INT8),
+        (&limit(PIECE), Type::INT8),
+        (&int(PIECE_BYTES as u64), Type::INT8),
+    ];
+    let cleared = work.run(include_str!("sql/clear.sql"), parameters).await?;
+    let is_last = cleared.first().map(|row| row.try_get::<_, bool>(0));
+    if is_last.transpose()? == Some(true) {
+        let key: &Parameters<'_> = &[(&conv, Type::INT8)];
+        work.run("DELETE FROM callboard.doomed WHERE conv = $1", key)
+            .await?;
+    }
+    Ok(Change {
+        found: true,
+        is_partial: !work.run(first, name).await?.is_empty(),
+        ..Change::default()
+    })
+}
+
+async fn remove(work: &Work<'_>, scope: &Scope, locked: Locked) -> Result<Change, Error> {
+    let Locked { conv, head, .. } = locked;
+    let is_long = head.seq.0 > PIECE as u64 || nat(locked.bytes) > PIECE_BYTES as u64;
+    let bytes = match is_long {
+        true => work.doom(conv).await?,
+        false => work.remove(conv).await?,
+    };
     let (tenant, id) = (scope.tenant.as_str(), scope.conversation.as_str());
     work.run(
         "DELETE FROM callboard.outbox WHERE tenant = $1 AND conversation = $2",
@@ -218,6 +320,8 @@ async fn erase(work: &Work<'_>, tenant: &TenantId) -> Result<Change, Error> {
         work.remove(row.try_get(0)?).await?;
     }
     for sql in [
+        "DELETE FROM callboard.journal WHERE conv IN (SELECT conv FROM callboard.doomed WHERE tenant = $1)",
+        "DELETE FROM callboard.doomed WHERE tenant = $1",
         "DELETE FROM callboard.spending WHERE tenant = $1",
         "DELETE FROM callboard.outbox WHERE tenant = $1",
     ] {
@@ -280,22 +384,28 @@ async fn snapshot(
     upto: Seq,
     bytes: &[u8],
 ) -> Result<Change, Error> {
-    let Some((conv, head)) = work.lock(scope).await? else {
+    let Some(Locked {
+        conv,
+        head,
+        emptied,
+        ..
+    }) = work.lock(scope).await?
+    else {
         return Ok(Change::default());
     };
     let held = work.snapshot(conv).await?;
     let is_late = held.is_some_and(|(held, _)| held > upto);
     let end = int(upto.0);
-    if upto == Seq(0) || upto > head.seq || is_late {
+    if upto <= emptied || upto > head.seq || is_late {
         return Ok(Change::default());
     }
-    let emptied = work
+    let found = work
         .run(
             "SELECT octet_length(body) = 0 FROM callboard.journal WHERE conv = $1 AND seq = $2",
             &[(&conv, Type::INT8), (&end, Type::INT8)],
         )
         .await?;
-    let is_there = emptied.first().map(|row| row.try_get::<_, bool>(0));
+    let is_there = found.first().map(|row| row.try_get::<_, bool>(0));
     if is_there.transpose()? != Some(false) {
         return Ok(Change::default());
     }
@@ -316,34 +426,69 @@ async fn snapshot(
     Ok(Change::found(added))
 }
 
-/// Empties the bodies of entries. The rows stay, so that the journal has no gap.
+/// Empties the bodies of entries. The rows stay, so that the journal has no gap. From the first piece
+/// on, all of them are read as empty.
 async fn empty(work: &Work<'_>, scope: &Scope, upto: Seq) -> Result<Change, Error> {
-    let Some((conv, _)) = work.lock(scope).await? else {
+    let Some(locked) = work.lock(scope).await? else {
         return Ok(Change::default());
     };
-    let end = int(upto.0);
-    let range: &Parameters<'_> = &[(&conv, Type::INT8), (&end, Type::INT8)];
-    let sum = work.run(
-            "SELECT coalesce(sum(octet_length(body)), 0)::int8 FROM callboard.journal WHERE conv = $1 AND seq <= $2",
-            range,
+    let conv = locked.conv;
+    let emptied = locked.emptied.max(upto.min(locked.head.seq));
+    let piece = wipe(work, conv, locked.wiped, emptied).await?;
+    let (end, last) = (int(emptied.0), int(piece.last.0));
+    let dropped = work
+        .run(
+            "DELETE FROM callboard.snapshot WHERE conv = $1 AND upto <= $2 RETURNING octet_length(body)::int8",
+            &[(&conv, Type::INT8), (&end, Type::INT8)],
         )
         .await?;
-    let mut freed: i64 = sum.first().map_or(Ok(0), |row| row.try_get(0))?;
+    let snapshot: i64 = dropped.first().map_or(Ok(0), |row| row.try_get(0))?;
+    let freed = piece.bytes.saturating_add(snapshot);
     work.run(
-            "UPDATE callboard.journal SET body = '' WHERE conv = $1 AND seq <= $2 AND octet_length(body) > 0",
-            range,
-        )
-        .await?;
-    if let Some((_, bytes)) = work.snapshot(conv).await?.filter(|(held, _)| *held <= upto) {
-        work.run(
-            "DELETE FROM callboard.snapshot WHERE conv = $1",
-            &[(&conv, Type::INT8)],
-        )
-        .await?;
-        freed = freed.saturating_add(bytes);
+        "UPDATE callboard.head SET emptied = $2, wiped = $3, bytes = greatest(bytes - $4, 0) WHERE conv = $1",
+        &[
+            (&conv, Type::INT8),
+            (&end, Type::INT8),
+            (&last, Type::INT8),
+            (&freed, Type::INT8),
+        ],
+    )
+    .await?;
+    Ok(Change {
+        is_partial: piece.last < emptied,
+        ..Change::found(freed.saturating_neg())
+    })
+}
+
+/// Entries whose bytes were removed.
+struct Piece {
+    last: Seq,
+    bytes: i64,
+}
+
+/// Removes the bytes of a piece of the entries after `after` and up to `upto`.
+async fn wipe(work: &Work<'_>, conv: i64, after: Seq, upto: Seq) -> Result<Piece, Error> {
+    let mut piece = Piece {
+        last: after,
+        bytes: 0,
+    };
+    if after >= upto {
+        return Ok(piece);
     }
-    work.grow(conv, freed.saturating_neg()).await?;
-    Ok(Change::found(freed.saturating_neg()))
+    let (after, upto) = (int(after.0), int(upto.0));
+    let parameters: &Parameters<'_> = &[
+        (&conv, Type::INT8),
+        (&after, Type::INT8),
+        (&upto, Type::INT8),
+        (&limit(PIECE), Type::INT8),
+        (&int(PIECE_BYTES as u64), Type::INT8),
+    ];
+    let wiped = work.run(include_str!("sql/wipe.sql"), parameters).await?;
+    if let Some(row) = wiped.first() {
+        piece.last = Seq(nat(row.try_get(0)?));
+        piece.bytes = row.try_get(1)?;
+    }
+    Ok(piece)
 }
 
 async fn mark(work: &Work<'_>, scope: &Scope, reason: Option<&str>) -> Made {
@@ -363,7 +508,7 @@ async fn mark(work: &Work<'_>, scope: &Scope, reason: Option<&str>) -> Made {
 /// Ends a journal at `to`: deletes the entries after it, snapshots of later states and the mark of a
 /// failed journal.
 async fn cut(work: &Work<'_>, scope: &Scope, to: Head, open: Open) -> Made {
-    let Some((conv, _)) = work.lock(scope).await? else {
+    let Some(Locked { conv, .. }) = work.lock(scope).await? else {
         return Ok(Err(WriteError::NotFound));
     };
     if to.seq == Seq(0) {

@@ -131,6 +131,8 @@ impl Postgres {
         let readers = Arc::new(Readers::new(readers_max));
         let mut writers = JoinSet::new();
         let mut queues = Vec::with_capacity(writers_max);
+        let unfinished = change::unfinished(&connector, &first).await;
+        let unfinished = unfinished.map_err(|failure| unavailable(failure.describe()))?;
         let mut client = Some(first);
         for _ in 0..writers_max {
             let queue = Arc::new(Queue::new(options.queue_bytes_max / writers_max));
@@ -154,7 +156,7 @@ impl Postgres {
             let (connector, membership) = (Arc::clone(&connector), Arc::clone(&membership));
             tokio::spawn(Arc::clone(&assets).run(connector, membership));
         }
-        Ok(Self {
+        let store = Self {
             connector,
             queues,
             readers,
@@ -163,7 +165,11 @@ impl Postgres {
             recounts: Recounts::default(),
             membership,
             writers: Mutex::new(writers),
-        })
+        };
+        for job in unfinished.jobs() {
+            store.push(job);
+        }
+        Ok(store)
     }
 
     /// Takes the right to serve this database: to resume its rounds and to sweep its conversations.

@@ -16,6 +16,7 @@ const SCHEMAS: &[&str] = &[
     include_str!("sql/schema_3.sql"),
     include_str!("sql/schema_4.sql"),
     include_str!("sql/schema_5.sql"),
+    include_str!("sql/schema_6.sql"),
 ];
 
 /// Two hosts that create the same schema at once disturb one another; each further try finds more.

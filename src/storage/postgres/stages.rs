@@ -79,6 +79,7 @@ pub(super) fn stages(jobs: Vec<Job>) -> Vec<Stage> {
             #[cfg(feature = "sqlite")]
             Job::Outbox(..) => stages.push(Stage::Single(job)),
             job @ (Job::Delete(..)
+            | Job::Clear(..)
             | Job::Snapshot(..)
             | Job::Mark(..)
             | Job::Empty(..)

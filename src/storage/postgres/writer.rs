@@ -24,7 +24,11 @@ use crate::storage::commit::{
     job::{Change, Job},
     queue::Queue,
     stored::Stored,
+    turn::Turn,
 };
+
+/// Most erasures between two statements that store appends. Each is a transaction of some statements.
+const ERASURES_MAX: usize = 4;
 
 pub(super) struct Writer {
     pub(super) connector: Arc<Connector>,
@@ -57,7 +61,7 @@ impl Writer {
     /// Main loop, until the queue is closed and empty.
     pub(super) async fn run(mut self) {
         while let Some(jobs) = self.queue.next_async().await {
-            for stage in stages(jobs) {
+            for stage in stages(self.due(jobs)) {
                 match stage {
                     Stage::Appends(appends) => self.store(appends).await,
                     Stage::Releases(scopes) => self.release(&scopes).await,
@@ -65,6 +69,18 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// The members that are done now. The others go back to the queue.
+    fn due(&self, jobs: Vec<Job>) -> Vec<Job> {
+        let mut turn = Turn::new(ERASURES_MAX);
+        let (due, left) = jobs.into_iter().partition(|job| {
+            let is_due = turn.admits(job);
+            turn.spend(usize::from(is_due && job.is_erasure()));
+            is_due
+        });
+        self.queue.put_back(left);
+        due
     }
 
     async fn client(&mut self) -> Result<&mut Client, String> {
@@ -132,7 +148,13 @@ impl Writer {
         };
         let result = self.try_change(wanted).await;
         for job in waiting.take() {
-            self.finish(job, result.clone());
+            match &result {
+                Ok(change) if change.is_partial => {
+                    self.stored.changed(job.tenant(), change.bytes);
+                    self.queue.put_back(vec![job.rest(change)]);
+                }
+                _ => self.finish(job, result.clone()),
+            }
         }
     }
 

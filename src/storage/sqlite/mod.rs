@@ -4,6 +4,8 @@
 //! - An awaited append is committed at once; appends that arrive meanwhile share the next commit.
 //!   Each member of a commit has its own savepoint, so a conflict fails that member only. Tenants
 //!   are served round-robin.
+//! - A long emptying or deletion is done in pieces, each in another commit. Reads see it whole from
+//!   the first piece on.
 //! - `done` runs on the writer thread, after the commit.
 //! - Entries of any size are stored in the file; none is moved to an artifact store.
 //! - Several processes may open one file: an append's guards are evaluated under the file's write
@@ -165,6 +167,11 @@ impl Sqlite {
             checkpoints.run(&aside, &files)
         })
         .map_err(no_thread)?;
+        // A store that cannot be read says so to those who read it.
+        let unfinished = write::unfinished(&conn).unwrap_or_default();
+        for job in unfinished.jobs() {
+            store.queue.push(job);
+        }
         let writer = Writer {
             conn,
             queue: Arc::clone(&store.queue),

@@ -31,6 +31,7 @@ const SCHEMAS: &[&str] = &[
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
+    include_str!("schema_6.sql"),
 ];
 
 /// "CBRD" in ASCII: distinguishes Callboard's files from those of other programs.
@@ -43,7 +44,7 @@ const CHECKED_BYTES_MAX: u64 = 64 * 1024 * 1024;
 const WAL_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
 /// Capacity of a connection's cache of prepared statements; above the number of statements.
-const STATEMENTS: usize = 48;
+const STATEMENTS: usize = 64;
 
 /// The file's name, for messages.
 pub(super) fn name(path: &Path) -> String {

@@ -42,7 +42,7 @@ pub(super) fn load(conn: &mut Connection, scope: &Scope) -> Result<Loaded, Store
         }
     };
     let from = snapshot.as_ref().map_or(Seq(0), |(upto, _)| *upto);
-    let rows = rows(&transaction, place.conv, from, usize::MAX).map_err(failed)?;
+    let rows = rows(&transaction, &place, from).map_err(failed)?;
     transaction.commit().map_err(failed)?;
 
     let mut chain = Chain::after(digests, from, at);
@@ -144,17 +144,17 @@ fn row_of(row: &Row<'_>) -> rusqlite::Result<StoredRow> {
     })
 }
 
-const ROWS: &str =
-    "SELECT seq, body, digest FROM journal WHERE conv = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
+/// Emptied entries are empty from the first piece of their emptying on.
+const ROWS: &str = "SELECT seq, CASE WHEN seq <= ?4 THEN x'' ELSE body END, digest FROM journal \
+                    WHERE conv = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3";
 
-fn rows(
-    conn: &Connection,
-    conv: i64,
-    after: Seq,
-    count: usize,
-) -> rusqlite::Result<Vec<StoredRow>> {
+fn rows(conn: &Connection, place: &Place, after: Seq) -> rusqlite::Result<Vec<StoredRow>> {
+    let (after, emptied) = (int(after.0), int(place.emptied.0));
     let mut statement = conn.prepare_cached(ROWS)?;
-    let rows = statement.query_map(params![conv, int(after.0), limit(count)], row_of)?;
+    let rows = statement.query_map(
+        params![place.conv, after, limit(usize::MAX), emptied],
+        row_of,
+    )?;
     rows.collect()
 }
 
@@ -168,13 +168,15 @@ struct Readable {
 }
 
 /// A page of rows, up to the first that SQLite cannot return.
-fn readable_rows(conn: &Connection, conv: i64, after: Seq, count: usize) -> Readable {
+fn readable_rows(conn: &Connection, place: &Place, after: Seq, count: usize) -> Readable {
+    let (after, emptied) = (int(after.0), int(place.emptied.0));
     let mut rows = Vec::new();
     let mut is_cut = false;
     let mut read = || {
         let mut statement = conn.prepare_cached(ROWS)?;
         let mut bytes = 0;
-        for row in statement.query_map(params![conv, int(after.0), limit(count)], row_of)? {
+        let parameters = params![place.conv, after, limit(count), emptied];
+        for row in statement.query_map(parameters, row_of)? {
             let row = row?;
             bytes += row.body.as_ref().map_or(0, Bytes::len);
             rows.push(row);
@@ -234,7 +236,7 @@ pub(super) fn entries(
     let mut chain = chain_after(&transaction, place.conv, digests, after)
         .map_err(failed)?
         .map_err(|what| damaged(scope, what))?;
-    let found = readable_rows(&transaction, place.conv, after, count);
+    let found = readable_rows(&transaction, &place, after, count);
     let mut fault = found.error.map(failed);
     let is_last = found.rows.len() < count && !found.is_cut && fault.is_none();
     let mut entries = Vec::with_capacity(found.rows.len());
@@ -291,7 +293,7 @@ pub(super) fn salvage(
     let mut chain = chain_after(&transaction, place.conv, digests, after)
         .map_err(failed)?
         .unwrap_or(Chain::after(digests, after, None));
-    let found = readable_rows(&transaction, place.conv, after, count);
+    let found = readable_rows(&transaction, &place, after, count);
     match found.error {
         Some(error) if found.rows.is_empty() => Err(failed(error)),
         Some(_) | None => Ok(found

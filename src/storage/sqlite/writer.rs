@@ -24,10 +24,13 @@ use crate::storage::commit::{
     job::{Change, Job},
     queue::Queue,
     stored::Stored,
+    turn::Turn,
 };
 
 /// Estimated bytes that a member adds to the log beside its content: two pages.
 const LOG_BYTES_A_JOB: usize = 8192;
+/// What the erasures of a commit may cost, in rows and pages.
+const ERASURES_WORK_MAX: usize = 1000;
 /// How long the writer waits for the readers at the end, so that the last connection can remove the
 /// log.
 const READERS_END: Duration = Duration::from_millis(200);
@@ -76,7 +79,14 @@ pub(super) struct Writer {
     pub(super) commit_delay: Duration,
 }
 
-type Results = Vec<Result<Change, WriteError>>;
+/// What became of each member of a commit.
+type Outcomes = Vec<Outcome>;
+
+enum Outcome {
+    Ended(Result<Change, WriteError>),
+    /// It was not begun.
+    Waits,
+}
 
 impl Writer {
     /// Main loop of the writer thread, until the queue is closed and empty.
@@ -90,22 +100,31 @@ impl Writer {
             if jobs.is_empty() {
                 continue;
             }
-            // Every job gets a result even after a panic: a conversation that waits forever is
+            // Every job gets an outcome even after a panic: a conversation that waits forever is
             // worse than one that has to read its head again.
-            let results = catch_unwind(AssertUnwindSafe(|| self.commit(&jobs)));
-            let broken = || vec![Err(WriteError::Store("the writer failed".into())); jobs.len()];
-            let results = results.unwrap_or_else(|_| self.fail(broken()));
-            self.count(&jobs, &results);
+            let outcomes = catch_unwind(AssertUnwindSafe(|| self.commit(&jobs)));
+            let broken = || WriteError::Store("the writer failed".into());
+            let outcomes = outcomes.unwrap_or_else(|_| self.fail(&jobs, &broken()));
+            self.count(&jobs, &outcomes);
             // A file that was lost during the commit took it along.
-            let results = match self.files.look(&self.conn) {
-                Ok(()) => results,
+            let outcomes = match self.files.look(&self.conn) {
+                Ok(()) => outcomes,
                 Err(lost) => {
                     self.give_up(&lost);
-                    let refused = || Err(WriteError::Store(lost.why().to_owned()));
-                    jobs.iter().map(|_| refused()).collect()
+                    all(&jobs, &WriteError::Store(lost.why().to_owned()))
                 }
             };
-            for (job, result) in jobs.into_iter().zip(results) {
+            let mut ended = Vec::with_capacity(jobs.len());
+            let mut left = Vec::new();
+            for (job, outcome) in jobs.into_iter().zip(outcomes) {
+                match outcome {
+                    Outcome::Ended(Ok(change)) if change.is_partial => left.push(job.rest(&change)),
+                    Outcome::Ended(result) => ended.push((job, result)),
+                    Outcome::Waits => left.push(job),
+                }
+            }
+            self.queue.put_back(left);
+            for (job, result) in ended {
                 if catch_unwind(AssertUnwindSafe(|| job.finish(result))).is_err() {
                     tracing::error!("a caller of the session store panicked in its callback");
                 }
@@ -138,18 +157,23 @@ impl Writer {
     }
 
     /// Stores the members that can be stored; returns one result for each.
-    fn commit(&self, jobs: &[Job]) -> Results {
+    fn commit(&self, jobs: &[Job]) -> Outcomes {
         self.try_commit(jobs)
-            .unwrap_or_else(|error| self.fail(vec![Err(WriteError::from(error)); jobs.len()]))
+            .unwrap_or_else(|error| self.fail(jobs, &WriteError::from(error)))
     }
 
-    fn try_commit(&self, jobs: &[Job]) -> rusqlite::Result<Results> {
+    fn try_commit(&self, jobs: &[Job]) -> rusqlite::Result<Outcomes> {
         let now = now();
-        let mut results = Vec::with_capacity(jobs.len());
+        let mut outcomes = Vec::with_capacity(jobs.len());
+        let mut turn = Turn::new(ERASURES_WORK_MAX);
         // Takes the file's write lock at once, so that every guard is evaluated against the state
         // that the commit builds on.
         run(&self.conn, "BEGIN IMMEDIATE")?;
         for job in jobs {
+            if !turn.admits(job) {
+                outcomes.push(Outcome::Waits);
+                continue;
+            }
             run(&self.conn, "SAVEPOINT member")?;
             let result = perform(&self.conn, job, now);
             if result.is_err() {
@@ -158,35 +182,35 @@ impl Writer {
                 run(&self.conn, "ROLLBACK TO member")?;
             }
             run(&self.conn, "RELEASE member")?;
-            results.push(result);
+            turn.spend(result.as_ref().map_or(0, |change| change.work));
+            outcomes.push(Outcome::Ended(result));
         }
         if !self.commit_delay.is_zero() {
             std::thread::sleep(self.commit_delay);
         }
         run(&self.conn, "COMMIT")?;
-        Ok(results)
+        Ok(outcomes)
     }
 
     /// Rolls the transaction back.
-    fn fail(&self, results: Results) -> Results {
+    fn fail(&self, jobs: &[Job], error: &WriteError) -> Outcomes {
         if !self.conn.is_autocommit()
             && let Err(error) = run(&self.conn, "ROLLBACK")
         {
             tracing::error!(%error, "the session store could not roll back a commit");
         }
-        results
+        all(jobs, error)
     }
 
-    fn count(&self, jobs: &[Job], results: &Results) {
+    fn count(&self, jobs: &[Job], outcomes: &Outcomes) {
         let mut appends = 0;
         let mut bytes = 0;
         let mut written = 0;
         let mut has_erased = false;
-        for (job, change) in jobs
-            .iter()
-            .zip(results)
-            .filter_map(|(job, result)| Some((job, result.as_ref().ok()?)))
-        {
+        for (job, outcome) in jobs.iter().zip(outcomes) {
+            let Outcome::Ended(Ok(change)) = outcome else {
+                continue;
+            };
             self.stored.changed(job.tenant(), change.bytes);
             if let Some(bytes) = change.counted {
                 self.stored.counted(job.tenant(), bytes);
@@ -194,7 +218,7 @@ impl Writer {
             if matches!(job, Job::Count(..)) {
                 continue;
             }
-            has_erased |= change.found && job.is_erasure();
+            has_erased |= job.is_erasure() && (change.found || change.work > 0);
             written += job.size().saturating_add(LOG_BYTES_A_JOB);
             if let Job::Append(append) = job {
                 appends += 1;
@@ -217,6 +241,13 @@ impl Writer {
     }
 }
 
+/// The same error for each member.
+fn all(jobs: &[Job], error: &WriteError) -> Outcomes {
+    jobs.iter()
+        .map(|_| Outcome::Ended(Err(error.clone())))
+        .collect()
+}
+
 impl Drop for Writer {
     fn drop(&mut self) {
         // After a regular end the queue is empty; only after a panic in the loop itself are jobs
@@ -224,3 +255,6 @@ impl Drop for Writer {
         self.queue.abandon("the store is closed");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,8 @@ use lists::{
 pub use owners::{TwoHosts, session_owners};
 use shortened::{
     a_cut_journal_ends_there_and_goes_on, a_deleted_conversation_is_unknown_again,
+    a_deleted_long_conversation_leaves_nothing,
+    a_long_journal_is_emptied_whole_and_again_after_a_cut,
     emptied_entries_keep_their_places_and_nothing_else,
     spending_is_summed_for_each_tenant_until_it_is_erased, stored_bytes_follow_every_change,
 };
@@ -58,6 +60,8 @@ pub async fn session_backend(make: impl AsyncFn() -> Arc<dyn SessionBackend>) {
     stored_bytes_follow_every_change(&*make().await).await;
     spending_is_summed_for_each_tenant_until_it_is_erased(&*make().await).await;
     emptied_entries_keep_their_places_and_nothing_else(&*make().await).await;
+    a_long_journal_is_emptied_whole_and_again_after_a_cut(&*make().await).await;
+    a_deleted_long_conversation_leaves_nothing(&*make().await).await;
     a_cut_journal_ends_there_and_goes_on(&*make().await).await;
     outbox::messages_wait_until_they_are_settled(&*make().await).await;
     outbox::messages_go_with_their_conversation(&*make().await).await;

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use callboard_actors::{
     ids::{Epoch, Scope, Seq},
     journal::{Head, StoredEntry},
+    ports::StoreError,
     stream::Open,
 };
 use tokio::sync::oneshot;
@@ -302,4 +303,72 @@ fn a_full_queue_refuses_at_once_and_a_flooding_tenant_leaves_room() {
     );
     assert_eq!(push("calm"), None);
     assert!(queue.lock().bytes <= 10_000);
+}
+
+fn delete(tenant: &str) -> (Job, oneshot::Receiver<Result<bool, StoreError>>) {
+    let scope = Scope::new(
+        TenantId::new(tenant).unwrap(),
+        ConversationId::new("c").unwrap(),
+    );
+    let (sender, receiver) = oneshot::channel();
+    (Job::Delete(scope, sender), receiver)
+}
+
+#[test]
+fn members_that_were_put_back_come_first_and_nothing_is_joined_to_them() {
+    let queue = Queue::new(usize::MAX);
+    let results = Arc::default();
+    queue.push(behind(0, 1, Durability::Awaited, &results));
+    queue.push(append("u", 9, 1, Durability::Awaited));
+    let taken = queue.next(LONG).unwrap();
+    let before = sizes(&queue);
+    // A new line, whose numbers begin where they always do.
+    queue.push(behind(1, 1, Durability::Awaited, &results));
+
+    queue.put_back(taken);
+    queue.push(behind(2, 1, Durability::Awaited, &results));
+
+    assert_eq!(before, (0, 0, 0));
+    assert_eq!(sizes(&queue).0, 3);
+    let of = |jobs: Vec<Job>, tenant: &str| {
+        let all = order(&jobs).into_iter().filter(|(of, _)| of == tenant);
+        all.map(|(_, seq)| seq).collect::<Vec<_>>()
+    };
+    assert_eq!(of(queue.next(LONG).unwrap(), "t"), [1, 2]);
+    assert_eq!(sizes(&queue), (0, 0, 0));
+}
+
+#[test]
+fn one_tenant_has_a_bounded_number_of_deletions_waiting() {
+    let queue = Queue::new(usize::MAX);
+    let push = |tenant: &str| {
+        let (job, mut answer) = delete(tenant);
+        queue.push(job);
+        answer.try_recv().ok()
+    };
+
+    let waiting = (0..3000).filter(|_| push("flood").is_none()).count();
+
+    assert_eq!(waiting, ERASURES_WAITING.tenant);
+    assert_eq!(push("calm"), None);
+    queue.push(append("flood", 1, 1, Durability::Awaited));
+    while queue.lock().count > 0 {
+        queue.next(LONG);
+    }
+    assert_eq!(queue.lock().erasures, 0);
+    assert_eq!(push("flood"), None, "there is room again");
+}
+
+#[test]
+fn what_comes_back_after_the_last_was_refused_is_refused_too() {
+    let queue = Queue::new(usize::MAX);
+    let (job, mut answer) = delete("t");
+    queue.push(job);
+    let taken = queue.next(LONG).unwrap();
+    queue.abandon("closed");
+
+    queue.put_back(taken);
+
+    assert!(answer.try_recv().unwrap().is_err());
+    assert!(queue.next(LONG).is_none());
 }

@@ -6,4 +6,5 @@ WITH now AS (
 was AS (
     SELECT bytes FROM callboard.head WHERE conv = $1
 )
-UPDATE callboard.head SET head_seq = $2, epoch = $3, bytes = now.bytes FROM now, was WHERE conv = $1 RETURNING now.bytes - was.bytes
+UPDATE callboard.head SET head_seq = $2, epoch = $3, bytes = now.bytes, emptied = least(emptied, $2), wiped = least(wiped, $2)
+FROM now, was WHERE conv = $1 RETURNING now.bytes - was.bytes

@@ -2,10 +2,10 @@
 
 use super::{conflict, entries, entry, head, scope, write, write_open};
 use crate::{
-    ids::Seq,
+    ids::{Epoch, Seq},
     journal::{Head, Loaded, StoredEntry},
     policy::Amount,
-    ports::{ListQuery, SessionBackend, StoreError},
+    ports::{AppendExt, ListQuery, SessionBackend, StoreError},
     stream::Open,
 };
 
@@ -164,6 +164,65 @@ pub(super) async fn emptied_entries_keep_their_places_and_nothing_else(store: &d
         store.head(&self::scope("t", "unknown")).await,
         Ok(Head::default())
     );
+}
+
+pub(super) async fn a_long_journal_is_emptied_whole_and_again_after_a_cut(
+    store: &dyn SessionBackend,
+) {
+    let scope = scope("t", "c");
+    let stored = async || store.stored_bytes(&scope.tenant).await.unwrap();
+    let kept = async || store.load(&scope).await.unwrap().entries;
+    let emptied = |last| (1..=last).map(|seq| entry(seq, "")).collect::<Vec<_>>();
+    write(store, &scope, Head::default(), 1, 1700)
+        .await
+        .unwrap();
+    let large = vec![entry(1701, vec![b'x'; 3 << 20]), entry(1702, "the last")];
+    store
+        .append_and_wait(&scope, head(1, 1700), Epoch(1), large, Open::None)
+        .await
+        .unwrap();
+
+    store.empty(&scope, Seq(1701)).await.unwrap();
+
+    let mut expected = emptied(1701);
+    expected.push(entry(1702, "the last"));
+    assert_eq!(kept().await, expected);
+    assert_eq!(stored().await, 8);
+    store.empty(&scope, Seq(1701)).await.unwrap();
+    assert_eq!((kept().await, stored().await), (expected, 8));
+
+    // Entries that take the places of emptied ones are no emptied ones.
+    store.cut(&scope, head(1, 3), Open::None).await.unwrap();
+    write(store, &scope, head(1, 3), 1, 5).await.unwrap();
+    let state = store.snapshot(&scope, Seq(4), "the state after 4".into());
+    state.await.unwrap();
+    let loaded = store.load(&scope).await.unwrap();
+    assert_eq!(loaded.snapshot, Some((Seq(4), "the state after 4".into())));
+    assert_eq!(loaded.entries, entries(5, 5));
+    store.empty(&scope, Seq(9)).await.unwrap();
+    assert_eq!((kept().await, stored().await), (emptied(5), 0));
+}
+
+pub(super) async fn a_deleted_long_conversation_leaves_nothing(store: &dyn SessionBackend) {
+    let (long, large) = (scope("t", "long"), scope("t", "large"));
+    write(store, &long, Head::default(), 1, 1700).await.unwrap();
+    let body = vec![entry(1, vec![b'x'; 3 << 20]), entry(2, "the last")];
+    store
+        .append_and_wait(&large, Head::default(), Epoch(1), body, Open::Running)
+        .await
+        .unwrap();
+    let stored = async || store.stored_bytes(&long.tenant).await.unwrap();
+
+    let deleted = tokio::join!(store.delete(&long), store.delete(&large));
+
+    assert_eq!(deleted, (Ok(true), Ok(true)));
+    assert_eq!(stored().await, 0);
+    for scope in [&long, &large] {
+        assert_eq!(store.load(scope).await, Ok(Loaded::default()));
+        assert_eq!(store.delete(scope).await, Ok(false));
+        write(store, scope, Head::default(), 2, 2).await.unwrap();
+        assert_eq!(store.load(scope).await.unwrap().entries, entries(1, 2));
+    }
 }
 
 pub(super) async fn a_cut_journal_ends_there_and_goes_on(store: &dyn SessionBackend) {
