@@ -183,6 +183,8 @@ pub mod skills;
 pub mod config;
 #[cfg(feature = "config")]
 pub mod trust;
+#[cfg(feature = "tools")]
+mod long_work;
 mod private;
 #[cfg(feature = "config")]
 mod named_file;

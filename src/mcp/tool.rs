@@ -20,6 +20,7 @@ use callboard_actors::{
 
 use super::{Server, config::Trust, definitions::masked, name::tool_name, pins::Pins};
 use crate::{
+    long_work::on_text,
     mask::Masker,
     visible::{visible, visible_line, visible_value},
 };
@@ -132,7 +133,7 @@ impl Tool for McpTool {
             );
             let result = called.await.map_err(tool_error)?;
             let masker = self.server.masker();
-            output(result, &masker, &context).await
+            output(result, masker, &context).await
         })
     }
 }
@@ -162,7 +163,7 @@ fn tool_error(error: McpError) -> ToolError {
 /// an artifact, or a note when no artifact store is available.
 async fn output(
     result: McpResult,
-    masker: &Masker,
+    masker: Arc<Masker>,
     context: &ToolContext,
 ) -> Result<ToolOutput, ToolError> {
     let mut parts = Vec::new();
@@ -188,9 +189,9 @@ async fn output(
             }
         });
     }
-    // Masked before, since an escape may split a secret, and after, since removing a variation
-    // selector may join one.
-    let text = masker.mask(&visible(&masker.mask(&parts.join("\n"))));
+    let text = parts.join("\n");
+    let (bytes, of_text) = (text.len(), masker.clone());
+    let text = on_text(bytes, context, move || shown_masked(&of_text, &text)).await?;
     if result.is_error {
         return Err(ToolError::failed(if text.is_empty() {
             "the tool failed without a message".to_owned()
@@ -202,10 +203,26 @@ async fn output(
         // The specification requires the text to be equivalent to the structured content, so the
         // text is enough.
         Some(value) if text.is_empty() => {
-            let mask = |text: &str| masker.mask(text);
-            Ok(ToolOutput::Data(masked(visible_value(&value), &mask)))
+            let mask = move || masked(visible_value(&value), &|text: &str| masker.mask(text));
+            // The data is as long as a message may be, and measuring it takes as long as masking.
+            on_text(usize::MAX, context, mask)
+                .await
+                .map(ToolOutput::Data)
         }
         _ => Ok(ToolOutput::Text(text)),
+    }
+}
+
+/// The text without its keys and its invisible characters.
+fn shown_masked(masker: &Masker, text: &str) -> String {
+    // Masked before, since an escape may split a key, and again only where something was escaped or
+    // left out: a variation selector that is removed may join one.
+    let masked = masker.mask(text);
+    let shown = visible(&masked);
+    if shown == masked {
+        shown
+    } else {
+        masker.mask(&shown)
     }
 }
 
@@ -264,6 +281,16 @@ mod tests {
                 ("s__get_it", &ToolSource::Mcp("s".to_owned()), Reach::Server)
             );
         }
+    }
+
+    #[test]
+    fn keys_that_invisible_characters_split_are_masked() {
+        let masker = Masker::new(["plain-not-real"]);
+        let shown = |text: &str| shown_masked(&masker, text);
+
+        assert_eq!(shown("a plain-not-real b"), "a [masked:1] b");
+        assert_eq!(shown("a plain-\u{fe0f}not-real b"), "a [masked:1] b");
+        assert_eq!(shown("\u{200b}plain-not-real"), r"\u{200b}[masked:1]");
     }
 
     #[test]

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    danger, reading,
+    danger, on_text, reading,
     text::{middle_cut, middle_cut_counted},
 };
 use crate::{
@@ -217,7 +217,7 @@ the command ends is killed, and the result says so. Long output keeps its head a
                 let note = ended_in
                     .filter(|ended_in| folder.as_deref() != Some(ended_in))
                     .map(moved);
-                Ok(self.observation(&result, note.as_deref(), &context).await)
+                self.observation(result, note.as_deref(), &context).await
             }
             Err(error) => Err(self.error(error)),
         }
@@ -292,12 +292,15 @@ impl Bash {
 
     async fn observation(
         &self,
-        result: &ExecResult,
+        mut result: ExecResult,
         note: Option<&str>,
         context: &ToolContext,
-    ) -> String {
-        let all_out = self.masker.mask(&result.stdout);
-        let all_err = self.masker.mask(&result.stderr);
+    ) -> Result<String, ToolError> {
+        let masker = self.masker.clone();
+        let streams = [&mut result.stdout, &mut result.stderr].map(std::mem::take);
+        let bytes = streams.iter().map(String::len).sum();
+        let mask = move || streams.map(|text| masker.mask(&text));
+        let [all_out, all_err] = on_text(bytes, context, mask).await?;
         let all_out = all_out.trim_end();
         let all_err = all_err.trim_end();
         let room = STDOUT_BYTES_MAX + STDERR_BYTES_MAX;
@@ -350,7 +353,7 @@ impl Bash {
             n => parts.push(format!("[{n} processes still ran in the background when the command ended; they were killed]")),
         }
         parts.extend(note.map(|note| middle_cut(&self.masker.mask(note), 400)));
-        parts.join("\n")
+        Ok(parts.join("\n"))
     }
 
     fn error(&self, error: SandboxError) -> ToolError {
@@ -575,6 +578,29 @@ mod tests {
         assert_eq!(
             [refused(".."), refused("/etc"), refused("a\0b")],
             ["INVALID_PARAMETERS"; 3]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_long_output_is_masked_beside_the_workers_and_a_short_one_in_place() {
+        let context = fixture::context();
+        let here = std::thread::current().id();
+        let was_here = async |bytes| {
+            let thread = on_text(bytes, &context, || std::thread::current().id());
+            thread.await.unwrap() == here
+        };
+        assert!(was_here(64 * 1024).await && !was_here(64 * 1024 + 1).await);
+
+        let long = ExecResult {
+            status: Some(0),
+            stdout: "é\n".repeat(30_000) + "not-a-real-key",
+            stderr: "password=hunter2".to_owned(),
+            ..ExecResult::default()
+        };
+        let shown = run("x", Ok(long)).await.unwrap();
+        assert!(
+            shown.contains("\n[masked:1]\n[stderr]\npassword=[masked:1]\n"),
+            "{shown}"
         );
     }
 

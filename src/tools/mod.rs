@@ -22,23 +22,21 @@ mod page;
 pub mod web;
 
 use std::{
-    num::NonZero,
     path::{Path, PathBuf},
-    sync::{Arc, LazyLock},
+    sync::Arc,
 };
 
 use callboard_actors::{
-    ports::{Sandbox, SandboxPolicy, Tool, ToolContext, erased},
+    ports::{Sandbox, SandboxPolicy, Tool, erased},
     tool::{ToolError, ToolErrorType},
 };
 use sha2::{Digest as _, Sha256};
-use tokio_util::sync::CancellationToken;
 
 pub use crate::sandbox::Mode;
 #[cfg(feature = "cli")]
 use crate::sandbox::NamedFiles;
 use crate::{
-    fair::{FairPlaces, Waiting},
+    long_work::{blocking, cancelled, on_text},
     mask::Masker,
     sandbox::{
         Options, PathError, PathRules, Root, detect_opted, programs_of_user, refused_workspace,
@@ -72,7 +70,7 @@ pub(crate) fn fuzz_page(data: &[u8]) {
             more: false,
             declared: None,
         };
-        if let Ok(text) = page::read(&document, &CancellationToken::new()) {
+        if let Ok(text) = page::read(&document, &tokio_util::sync::CancellationToken::new()) {
             assert!(text.len() <= page::TEXT_BYTES_MAX + 16 * 1024);
         }
     }
@@ -322,49 +320,6 @@ impl From<PathError> for ToolError {
 /// Maps an I/O error without the system's path.
 fn io_error(path: &str, error: &std::io::Error) -> ToolError {
     ToolError::failed(format!("{path:?}: {}", error.kind()))
-}
-
-fn cancelled() -> ToolError {
-    ToolError::failed("cancelled").code("INTERRUPTED")
-}
-
-/// Places for file work, so that searches leave processors to all else. Each tenant gets some.
-static FILE_WORK: LazyLock<Arc<FairPlaces>> = LazyLock::new(|| {
-    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let waiting = Waiting {
-        all: 64 * 1024,
-        tenant: 16 * 1024,
-    };
-    FairPlaces::new(2 * processors.max(2), waiting)
-});
-
-/// Runs file work on a blocking thread, once there is a place for it. The work is cancelled when the
-/// round is cancelled or this future is dropped.
-async fn blocking<T: Send + 'static>(
-    context: ToolContext,
-    work: impl FnOnce(&CancellationToken) -> Result<T, ToolError> + Send + 'static,
-) -> Result<T, ToolError> {
-    let cancel = context.cancel.child_token();
-    let _stops_with_the_caller = cancel.clone().drop_guard();
-    let tenant = context.key.scope.tenant.clone();
-    // Work whose time is over when its place is free shows what it finds at once.
-    let place = tokio::select! {
-        biased;
-        place = FILE_WORK.acquire(Some(tenant)) => place,
-        () = context.cancel.cancelled() => return Err(cancelled()),
-    };
-    let place = place.map_err(|_| ToolError::failed("too much file work waits"))?;
-    // Work whose caller is gone holds its place until it ends.
-    let work = move || {
-        let _place = place;
-        work(&cancel)
-    };
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        // The executor turns a panic into a result, so pass it on.
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => Err(cancelled()),
-    }
 }
 
 #[cfg(test)]
