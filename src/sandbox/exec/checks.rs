@@ -114,6 +114,8 @@ pub(super) struct Checks {
     /// The commands that pass their turns, while they are stopped, and when that changes.
     stopped: Option<Paused>,
     stops_due: Instant,
+    /// The commands that are paused for the new sessions of their tenant, by their ids.
+    paused: BTreeMap<u64, Paused>,
     read_at: Instant,
     /// When the next search for the command that keeps what is gone may begin.
     next_search: Instant,
@@ -163,6 +165,7 @@ impl Checks {
             turns,
             stopped: None,
             stops_due: now,
+            paused: BTreeMap::new(),
             read_at: now,
             next_search: now,
             files_due: now,
@@ -233,6 +236,7 @@ impl Checks {
         if jobs.is_empty() {
             // What was stopped is gone, and other processes may get its ids.
             self.stopped = None;
+            self.paused.clear();
             self.turns.rest();
         }
         if jobs.is_empty() || self.limit_check.is_some() {
@@ -254,6 +258,7 @@ impl Checks {
                 let mut in_order: Vec<_> = jobs.values_mut().collect();
                 in_order.sort_by_key(|job| !job.gives_way());
                 in_order.into_iter().any(Job::begin_turns);
+                self.pause_in_debt(jobs, now, false);
                 self.stop_passing(jobs, now);
             }
             self.check_sockets(jobs);
@@ -319,12 +324,44 @@ impl Checks {
         }
         let new = jobs.values().map(|job| (job.tenant(), job.new_sessions()));
         let new = new.filter_map(|(tenant, count)| Some((tenant?.clone(), count)));
-        for tenant in self.turns.with_too_many(new) {
+        let new: Vec<_> = new.filter(|(_, count)| *count > 0).collect();
+        self.turns.owe(new.iter().cloned(), now);
+        for tenant in self.turns.with_too_many(new.into_iter()) {
             let its = |job: &&mut Job| job.new_sessions() > 0 && job.tenant() == Some(&tenant);
             jobs.values_mut()
                 .filter(its)
                 .for_each(Job::stop_making_sessions);
             self.turns.bar(&tenant, now);
+        }
+        self.pause_in_debt(jobs, now, true);
+    }
+
+    /// Pauses the commands that made new sessions, of tenants in debt for those, while commands run
+    /// for which they are to wait, and lets all others go on. A process may have been missed, or
+    /// let go on by one that was, so that a check looks again.
+    fn pause_in_debt(&mut self, jobs: &Jobs, now: Instant, is_check: bool) {
+        let running = jobs.values().filter(|job| job.is_running());
+        self.turns
+            .pause(running.map(|job| (job.tenant(), job.gives_way())), now);
+        let turns = &self.turns;
+        let is_paused = |job: &Job| {
+            job.has_made_sessions() && job.tenant().is_some_and(|of| turns.is_paused(of))
+        };
+        self.paused
+            .retain(|id, _| jobs.get(id).is_some_and(is_paused));
+        for (id, job) in jobs.iter().filter(|(_, job)| is_paused(job)) {
+            if let Some(paused) = self.paused.get_mut(id) {
+                if is_check {
+                    paused.stop_below(job.root());
+                }
+                continue;
+            }
+            // Its processes may be among those that are stopped, which are let go on soon.
+            if self.stopped.take().is_some() {
+                self.stops_due = now + PASSING_RUNS;
+            }
+            let paused = Paused::below([job.root()].into_iter());
+            self.paused.insert(*id, paused);
         }
     }
 
@@ -339,9 +376,10 @@ impl Checks {
             return;
         }
         let running = || jobs.values().filter(|job| job.is_running());
-        let passing: Vec<i32> = running()
-            .filter(|job| job.passes_turns())
-            .map(Job::root)
+        let passing: Vec<i32> = jobs
+            .iter()
+            .filter(|(id, job)| job.passes_turns() && !self.paused.contains_key(id))
+            .map(|(_, job)| job.root())
             .collect();
         if !passing.is_empty() && running().any(|job| !job.gives_way()) {
             self.stopped = Some(Paused::below(passing.into_iter()));

@@ -519,6 +519,11 @@ impl Job {
         }
     }
 
+    /// Whether it has made new sessions since it began.
+    pub(super) fn has_made_sessions(&self) -> bool {
+        self.is_running() && self.sessions.have_been_new()
+    }
+
     /// Ends the job for the new sessions of its tenant's commands.
     pub(super) fn stop_making_sessions(&mut self) {
         self.end(Ending::Limit(

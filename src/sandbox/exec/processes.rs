@@ -172,31 +172,36 @@ impl Paused {
     /// Stops every process below `roots`, but not the roots themselves: a supervisor must be able
     /// to notice that the host is gone.
     pub(super) fn below(roots: impl Iterator<Item = i32>) -> Self {
-        let mut paused = Vec::new();
+        let mut paused = Self(Vec::new());
+        roots.for_each(|root| paused.stop_below(root));
+        paused
+    }
+
+    /// Stops the processes below `root` that run, also such as were missed or let go on before.
+    pub(super) fn stop_below(&mut self, root: i32) {
         let mut file = Buffer::default();
         let mut known = HashSet::new();
-        for root in roots {
-            // A process that was starting another one may have been missed, so the search is
-            // repeated until it finds nothing new.
-            for _ in 0..PAUSE_SCANS_MAX {
-                let new: Vec<i32> = below(root)
-                    .into_iter()
-                    .filter(|pid| known.insert(*pid))
-                    .collect();
-                if new.is_empty() {
-                    break;
-                }
-                let runs = |file: &mut Buffer, pid: i32| {
-                    file.state(pid)
-                        .is_some_and(|state| !matches!(state, b'T' | b't' | b'Z'))
-                };
-                paused.extend(
-                    new.into_iter()
-                        .filter(|pid| runs(&mut file, *pid) && signal(*pid, Signal::STOP)),
-                );
+        // A process that was starting another one may have been missed, so the search is repeated
+        // until it finds nothing new.
+        for _ in 0..PAUSE_SCANS_MAX {
+            let new: Vec<i32> = below(root)
+                .into_iter()
+                .filter(|pid| known.insert(*pid))
+                .collect();
+            if new.is_empty() {
+                break;
             }
+            let runs = |file: &mut Buffer, pid: i32| {
+                file.state(pid)
+                    .is_some_and(|state| !matches!(state, b'T' | b't' | b'Z'))
+            };
+            self.0.extend(
+                new.into_iter()
+                    .filter(|pid| runs(&mut file, *pid) && signal(*pid, Signal::STOP)),
+            );
         }
-        Self(paused)
+        self.0.sort_unstable();
+        self.0.dedup();
     }
 
     /// Whether no process was stopped.

@@ -536,6 +536,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_command_with_a_burst_of_sessions_is_paused_while_one_of_another_tenant_runs() {
+        if std::fs::read_to_string("/proc/self/autogroup").is_err() {
+            eprintln!("note: this kernel has no sessions that give way");
+            return;
+        }
+        let (_folder, _spawner, sandbox) = among_tenants();
+        let run = async |tenant: &str, command: &str| {
+            let exec = Exec {
+                tenant: Some(tenant.parse().unwrap()),
+                ..Exec::new(command)
+            };
+            sandbox.exec(exec, CancellationToken::new()).await.unwrap()
+        };
+        // Until the other command has seen the pause, or ends.
+        let burst = "(for i in {1..20}; do setsid sleep 30 & done; echo $BASHPID >pid; \
+             until [[ -e end ]]; do sleep 0.02; done; kill $(jobs -p)); :";
+        let looks = "until [[ -s pid ]]; do sleep 0.02; done; read -r pid <pid; seen=; \
+             for i in {1..200}; do [[ $(</proc/$pid/stat) == *') T '* ]] && seen=stopped && break; \
+             sleep 0.02; done; touch end; echo $seen";
+
+        let (burst, looks) = tokio::join!(run("acme", burst), run("zeta", looks));
+
+        assert_eq!(looks.stdout, "stopped\n");
+        // It went on when the other one had ended.
+        assert_eq!(burst.status, Some(0));
+    }
+
+    #[tokio::test]
     async fn a_command_with_very_many_new_sessions_all_the_time_ends() {
         if std::fs::read_to_string("/proc/self/autogroup").is_err() {
             eprintln!("note: this kernel has no sessions that give way");
