@@ -16,9 +16,12 @@ use crate::intake::{Intake, cost};
 /// What is decoded in one step, in bytes; the end of a line counts as many.
 const STEP: u64 = 64 * 1024;
 
-/// What an answer may bring at once, and in each second after that: about 500 tokens.
+/// What a piece counts as, beside its bytes: one of a byte takes as long as hundreds of bytes.
+const OF_PIECE: u64 = 512;
+
+/// What an answer may bring at once, and in each second after that: about 250 tokens.
 const OWN_BYTES_PER_SECOND: u64 = 256 * 1024;
-const OWN_BURST: Duration = Duration::from_secs(16);
+const OWN_BURST: Duration = Duration::from_secs(20);
 
 /// What the answers of one server share beyond that, in a second.
 const SHARED_BYTES_PER_SECOND: u64 = 64 * 1024 * 1024;
@@ -62,9 +65,9 @@ impl Pace {
         }
     }
 
-    /// Counts what is decoded.
+    /// Counts a piece that is decoded.
     pub(super) fn take(&mut self, bytes: &[u8]) {
-        self.step += cost(bytes);
+        self.step += OF_PIECE + cost(bytes);
     }
 
     /// Whether the step is at its end.
@@ -172,6 +175,9 @@ mod tests {
         let lines = [b'\n'; 1024];
         pace.take(&lines);
         assert!(pace.is_over(), "a thousand lines are a step");
+        let mut small = Pace::new(SharedIntake::new());
+        (0..128).for_each(|_| small.take(b"x"));
+        assert!(small.is_over(), "and a hundred pieces of a byte");
 
         let mut polls = 0;
         poll_fn(|cx| {

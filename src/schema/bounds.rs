@@ -117,13 +117,18 @@ impl Survey {
                 pointer.push_str(&segment.replace('~', "~0").replace('/', "~1"));
             }
             if pointer.len() > POINTER_BYTES_MAX {
-                return Err(super::plain::too_long());
+                return Err(too_long());
             }
             let visited = self.visit(child, pointer);
             pointer.truncate(length);
             visited
         })
     }
+}
+
+/// Why a schema with a long pointer is refused.
+pub(super) fn too_long() -> String {
+    format!("the names that lead to one of its schemas have more than {POINTER_BYTES_MAX} bytes")
 }
 
 /// Whether an inner schema names itself, from where references would be resolved. Draft 4 has the

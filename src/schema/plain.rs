@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{
     bounds::{
         BELOW_MAPS, DEFINITIONS, IN_PLACE_MAPS, POINTER_BYTES_MAX, REFERENCES, each_subschema,
-        has_id, percent_decoded,
+        has_id, percent_decoded, too_long,
     },
     faults,
 };
@@ -176,11 +176,6 @@ impl Ways<'_> {
         }
         Ok(pointer)
     }
-}
-
-/// Why a schema with a long pointer is refused.
-pub(super) fn too_long() -> String {
-    format!("the names that lead to one of its schemas have more than {POINTER_BYTES_MAX} bytes")
 }
 
 /// A pointer as a reference: what a URI does not allow is encoded.
