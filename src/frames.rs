@@ -47,6 +47,7 @@ const DATA: u8 = 0;
 
 /// Bytes of data of a client with which it does not count as a frame: a frame takes some hundred bytes
 /// of memory until its request takes it.
+#[cfg(any(test, feature = "http"))]
 const LARGE_DATA: usize = 1024;
 
 /// Payload of other frames that counts as one more.
@@ -77,6 +78,7 @@ impl Pace {
     }
 
     /// Data was taken by the request that it is for: if its frame counted, another may come.
+    #[cfg(any(test, feature = "http"))]
     pub(crate) fn took(&self, bytes: usize) {
         self.add(isize::from(bytes < LARGE_DATA));
     }
@@ -129,6 +131,7 @@ pub(crate) struct Reads {
 
 impl Reads {
     /// Reads the connection of a client: data of few bytes counts until its request takes it.
+    #[cfg(feature = "http")]
     pub(crate) fn of_client(pace: Pace, turns: Turns) -> Self {
         Self::new(pace, LARGE_DATA, Some(turns))
     }

@@ -198,6 +198,7 @@ mod fair;
 #[cfg(any(feature = "_provider", feature = "http"))]
 mod frames;
 #[cfg(any(feature = "_provider", feature = "http"))]
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "clients take turns"))]
 mod read_turns;
 #[cfg(any(feature = "_provider", feature = "mcp"))]
 mod intake;

@@ -24,16 +24,24 @@ pub(crate) const TURN: usize = 4 * 1024;
 /// A turn that is due within this time is taken at once: timers are no finer.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
-/// An address that had no turn for this long shares none.
+/// An address that had no turn for this long shares none, which is looked at this often.
 const RESTED: Duration = Duration::from_millis(100);
+const LOOKED_AT: Duration = Duration::from_millis(20);
 
 /// The turns of all addresses.
 #[derive(Debug)]
 pub(crate) struct ReadTurns {
     /// The time of a turn.
     turn: Duration,
+    all: Mutex<Due>,
+}
+
+#[derive(Debug)]
+struct Due {
     /// When the next turn of each address is due.
-    next: Mutex<HashMap<IpAddr, Instant>>,
+    next: HashMap<IpAddr, Instant>,
+    /// When those that rest were removed.
+    looked: Instant,
 }
 
 impl ReadTurns {
@@ -41,17 +49,23 @@ impl ReadTurns {
         let turn = OF_PROCESSOR / u32::try_from(processors.max(1)).unwrap_or(u32::MAX);
         Arc::new(Self {
             turn,
-            next: Mutex::default(),
+            all: Mutex::new(Due {
+                next: HashMap::new(),
+                looked: Instant::now(),
+            }),
         })
     }
 
     /// Takes turns for an address. Returns when they are due, if that is later than now.
     fn take(&self, address: IpAddr, turns: usize, now: Instant) -> Option<Instant> {
-        let mut all = self.next.lock();
-        all.retain(|_, next| *next + RESTED > now);
-        let sharing = all.len() + usize::from(!all.contains_key(&address));
+        let mut all = self.all.lock();
+        if now > all.looked + LOOKED_AT {
+            all.looked = now;
+            all.next.retain(|_, next| *next + RESTED > now);
+        }
+        let sharing = all.next.len() + usize::from(!all.next.contains_key(&address));
         let times = u32::try_from(turns.saturating_mul(sharing)).unwrap_or(u32::MAX);
-        let next = all.entry(address).or_insert(now);
+        let next = all.next.entry(address).or_insert(now);
         let due = (*next).max(now);
         *next = due + self.turn.saturating_mul(times);
         (due > now + AT_ONCE).then_some(due)

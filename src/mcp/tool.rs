@@ -159,6 +159,9 @@ fn tool_error(error: McpError) -> ToolError {
     }
 }
 
+/// Bytes of an error that the model reads: it is no result that could be read page by page.
+const ERROR_BYTES_MAX: usize = 24 * 1024;
+
 /// Converts a result for the model. Invisible characters are made visible; binary content becomes
 /// an artifact, or a note when no artifact store is available.
 async fn output(
@@ -191,8 +194,13 @@ async fn output(
     }
     let text = parts.join("\n");
     let (bytes, of_text) = (text.len(), masker.clone());
-    let text = on_text(bytes, context, move || shown_masked(&of_text, &text)).await?;
+    let mut text = on_text(bytes, context, move || shown_masked(&of_text, &text)).await?;
     if result.is_error {
+        if text.len() > ERROR_BYTES_MAX {
+            let (kept, total) = (text.floor_char_boundary(ERROR_BYTES_MAX), text.len());
+            text.truncate(kept);
+            text += &format!("\n[kept {kept} of {total} bytes]");
+        }
         return Err(ToolError::failed(if text.is_empty() {
             "the tool failed without a message".to_owned()
         } else {

@@ -4,6 +4,7 @@
 
 use crate::{
     journal::{LOOP_GUARD, ToolExecutionResult},
+    limits::OBSERVATION_BYTES_MAX,
     ports::ToolOutput,
     skill::SkillActivationResult,
     time::Timestamp,
@@ -19,6 +20,9 @@ pub(super) type Ended = Result<Arc<ToolOutput>, RunResult>;
 
 /// Bytes that the model sees of what a tool returned after its time limit.
 pub(super) const PARTIAL_BYTES_MAX: usize = 16 * 1024;
+
+/// Bytes of an error that the model reads; the rest of an observation is for the layout around it.
+const ERROR_BYTES_MAX: usize = OBSERVATION_BYTES_MAX - 2048;
 
 /// How one attempt ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,7 +117,19 @@ pub fn outcome(result: RunResult, effect: EffectClass, tool_call_id: &str) -> To
         RunResult::Cancelled if effect == EffectClass::Once => return cancelled_unknown(),
         RunResult::Cancelled => return ToolExecutionResult::error_text("INTERRUPTED", "cancelled"),
     };
-    ToolExecutionResult::error(&error, tool_call_id)
+    ToolExecutionResult::error(&shortened(error), tool_call_id)
+}
+
+/// The error with as much of its message as fits into an observation: a server's may have megabytes.
+fn shortened(mut error: ToolError) -> ToolError {
+    let total = error.message.len();
+    if total > ERROR_BYTES_MAX {
+        let kept = error.message.floor_char_boundary(ERROR_BYTES_MAX);
+        error.message.truncate(kept);
+        error.message.shrink_to_fit();
+        error.message += &format!("\n[kept {kept} of {total} bytes]");
+    }
+    error
 }
 
 /// The result of a call that was cancelled before it started.
@@ -156,6 +172,17 @@ pub fn approval_denied(tool_call_id: &str, why: &str) -> ToolExecutionResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_of_any_length_fits_into_an_observation() {
+        let long = ToolError::failed("é".repeat(4 * 1024 * 1024));
+
+        let result = outcome(RunResult::Error(long), EffectClass::Pure, "t");
+
+        assert!(result.observation.len() <= OBSERVATION_BYTES_MAX);
+        assert!(result.observation.contains("of 8388608 bytes]"));
+        assert_eq!(shortened(ToolError::failed("no")), ToolError::failed("no"));
+    }
 
     #[test]
     fn a_timed_out_once_call_says_that_its_effect_may_have_happened() {
