@@ -44,6 +44,10 @@ const SHAPES: &[&str] = &[
     r"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}",
 ];
 
+/// What ends in a letter or a digit and may stand directly before a key: a color of a terminal, and
+/// escapes of JSON and of URLs.
+const ESCAPES: &str = r"(?:\x1b\[[0-9;:]*[A-Za-z]|\\[bfnrt]|\\u[0-9A-Fa-f]{4}|%[0-9A-Fa-f]{2})";
+
 /// First and last line of a private key. What lies between is found without a pattern: a bounded
 /// repetition of any character compiles to one state per byte, half a second for all of them.
 const BLOCK_BEGIN: &str = "-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----";
@@ -78,7 +82,9 @@ static PATTERNS: LazyLock<Patterns> = LazyLock::new(|| Patterns {
     block: compile(BLOCK_BEGIN).ok().zip(compile(BLOCK_END).ok()),
     introduced: INTRODUCED
         .iter()
-        .filter_map(|pattern| compile(pattern).ok())
+        .map(|pattern| (*pattern).to_owned())
+        .chain([escaped()])
+        .filter_map(|pattern| compile(&pattern).ok())
         .collect(),
     assigned: compile(ASSIGNED).ok(),
 });
@@ -92,6 +98,15 @@ pub fn is_prepared() -> bool {
 /// the first masked text waits for it.
 pub fn prepare() {
     LazyLock::force(&PATTERNS);
+}
+
+/// The shapes behind an escape.
+fn escaped() -> String {
+    let shapes = SHAPES
+        .iter()
+        .map(|shape| shape.strip_prefix(r"\b").unwrap_or(shape));
+    let shapes: Vec<&str> = shapes.collect();
+    format!("{ESCAPES}(?P<v>{})", shapes.join("|"))
 }
 
 // Keys are ASCII, so boundaries, classes and cases are, except where a pattern says `(?u:…)`:
@@ -412,7 +427,7 @@ mod tests {
             PATTERNS.shapes.is_some()
                 && PATTERNS.assigned.is_some()
                 && PATTERNS.block.is_some()
-                && PATTERNS.introduced.len() == INTRODUCED.len()
+                && PATTERNS.introduced.len() == INTRODUCED.len() + 1
         );
     }
 
@@ -452,6 +467,10 @@ mod tests {
                 "a [masked:1] b",
                 "{key}"
             );
+            for escape in ["\u{1b}[1;31m", r"\n", r"\u00e9", "%0A"] {
+                let masked = masker.mask(&format!("a {escape}{key} b"));
+                assert_eq!(masked, format!("a {escape}[masked:1] b"), "{key}");
+            }
         }
         let block = "-----BEGIN RSA PRIVATE KEY-----\nbm90\n-----END RSA PRIVATE KEY-----\nafter";
         assert_eq!(masker.mask(block), "[masked:1]\nafter");

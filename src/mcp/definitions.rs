@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{config::TOOLS_MAX, pins::digest, stdio::Scan};
 use crate::{
     mask::Masker,
-    schema::JsonSchemas,
+    schema::{JsonSchemas, pattern_states},
     visible::{visible_line, visible_material, visible_value},
 };
 
@@ -38,9 +38,18 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
+/// States of the patterns in all schemas of a server: each schema may have a quarter of them, and
+/// compiling all takes less than a tenth of a second.
+const PATTERN_STATES_MAX: usize = 400_000;
+
 /// Converts a tool's definition; the error is why the tool is not offered. Keys that its server was given
-/// are masked: the definition goes to the model's provider.
-pub(super) fn definition(tool: &Tool, masker: &Masker) -> Result<McpToolDefinition, String> {
+/// are masked: the definition goes to the model's provider. The states of its patterns are taken from
+/// `states_left`.
+pub(super) fn definition(
+    tool: &Tool,
+    masker: &Masker,
+    states_left: &mut usize,
+) -> Result<McpToolDefinition, String> {
     let shown = visible_line(&tool.name, 64);
     if tool.name.is_empty() || tool.name.len() > NAME_BYTES_MAX {
         return Err(format!(
@@ -71,7 +80,8 @@ pub(super) fn definition(tool: &Tool, masker: &Masker) -> Result<McpToolDefiniti
     Ok(McpToolDefinition {
         name: tool.name.to_string(),
         description,
-        input_schema: schema_of(&schema).map_err(|problem| format!("`{shown}`: {problem}"))?,
+        input_schema: schema_of(&schema, states_left)
+            .map_err(|problem| format!("`{shown}`: {problem}"))?,
         read_only: hints.is_some_and(|hints| hints.read_only_hint == Some(true)),
         idempotent: hints.is_some_and(|hints| hints.idempotent_hint == Some(true)),
         digest,
@@ -80,7 +90,7 @@ pub(super) fn definition(tool: &Tool, masker: &Masker) -> Result<McpToolDefiniti
 
 /// Checks a schema: an object schema, within limits of size and depth, without references to other
 /// documents.
-fn schema_of(schema: &Value) -> Result<RawJson, String> {
+fn schema_of(schema: &Value, states_left: &mut usize) -> Result<RawJson, String> {
     let mut schema = visible_value(schema);
     if let Some(fields) = schema.as_object_mut() {
         match fields.get("type").and_then(Value::as_str) {
@@ -102,9 +112,15 @@ fn schema_of(schema: &Value) -> Result<RawJson, String> {
     let raw = RawJson::from_text(text).map_err(|error| format!("its schema is {error}"))?;
     // Compiled here as the host will compile it: an invalid schema must omit one tool, not keep the
     // host from starting.
-    JsonSchemas
-        .compile("", &raw)
-        .map_err(|problem| format!("its schema cannot be used: {}", visible_line(&problem, 200)))?;
+    let unusable =
+        |problem: String| format!("its schema cannot be used: {}", visible_line(&problem, 200));
+    let states = pattern_states(&raw).map_err(unusable)?;
+    *states_left = states_left.checked_sub(states).ok_or_else(|| {
+        format!(
+            "its patterns and those of the tools before it have more than {PATTERN_STATES_MAX} states"
+        )
+    })?;
+    JsonSchemas.compile("", &raw).map_err(unusable)?;
     Ok(raw)
 }
 
@@ -199,6 +215,8 @@ pub(super) struct ToolList<'a> {
     masker: &'a Masker,
     listed: usize,
     size: Scan,
+    /// States that the patterns of further tools may have.
+    states_left: usize,
     taken: Vec<McpToolDefinition>,
     names: HashSet<String>,
     left_out: Vec<String>,
@@ -214,6 +232,7 @@ impl<'a> ToolList<'a> {
             masker,
             listed: 0,
             size: Scan::default(),
+            states_left: PATTERN_STATES_MAX,
             taken: Vec::new(),
             names: HashSet::new(),
             left_out: Vec::new(),
@@ -243,7 +262,7 @@ impl<'a> ToolList<'a> {
     }
 
     fn take_one(&mut self, tool: &Tool) {
-        let problem = match definition(tool, self.masker) {
+        let problem = match definition(tool, self.masker, &mut self.states_left) {
             Ok(definition) if self.names.insert(definition.name.clone()) => {
                 self.taken.push(definition);
                 return;
@@ -328,8 +347,26 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_patterns_of_all_tools_of_a_server_are_bounded_together() {
+        let masker = Masker::default();
+        let mut list = ToolList::new(&masker);
+        let with = |n: usize, pattern: &str| {
+            let schema = json!({ "properties": { "a": { "pattern": pattern } } });
+            tool(json!({ "name": format!("t{n}"), "inputSchema": schema }))
+        };
+        let many = (0..50).map(|n| with(n, &format!(r"^(?!b)a{n}\w{{20}}$")));
+
+        assert!(list.take(many.chain([with(50, "^[a-z]{2}$")]).collect()));
+
+        let taken: Vec<&str> = list.taken.iter().map(|tool| tool.name.as_str()).collect();
+        assert!((4..12).contains(&taken.len()), "{taken:?}");
+        assert_eq!(taken.last(), Some(&"t50"), "a small one still fits");
+        assert!(list.left_out[0].contains("more than 400000 states"));
+    }
+
     fn read(tool: &Tool) -> Result<McpToolDefinition, String> {
-        definition(tool, &Masker::default())
+        definition(tool, &Masker::default(), &mut PATTERN_STATES_MAX.clone())
     }
 
     #[test]
@@ -341,7 +378,7 @@ mod tests {
             "inputSchema": {"properties": {KEY: {"enum": [format!("x{KEY}")], "default": KEY}}},
         }));
 
-        let read = definition(&poisoned, &masker).unwrap();
+        let read = definition(&poisoned, &masker, &mut PATTERN_STATES_MAX.clone()).unwrap();
 
         let shown = format!("{} {}", read.description, read.input_schema.as_str());
         assert!(
@@ -349,7 +386,7 @@ mod tests {
             "{shown}"
         );
         let named = tool(json!({"name": format!("a{KEY}"), "inputSchema": {}}));
-        let why = definition(&named, &masker).unwrap_err();
+        let why = definition(&named, &masker, &mut PATTERN_STATES_MAX.clone()).unwrap_err();
         assert!(!why.contains(KEY), "{why}");
     }
 

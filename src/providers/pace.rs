@@ -21,7 +21,7 @@ const OF_PIECE: u64 = 512;
 
 /// What an answer may bring at once, and in each second after that: about 250 tokens.
 const OWN_BYTES_PER_SECOND: u64 = 256 * 1024;
-const OWN_BURST: Duration = Duration::from_secs(20);
+const OWN_BURST: Duration = Duration::from_secs(16);
 
 /// What the answers of one server share beyond that, in a second.
 const SHARED_BYTES_PER_SECOND: u64 = 64 * 1024 * 1024;
@@ -125,8 +125,9 @@ mod tests {
     /// Decodes steps until so much is decoded, and returns how long that takes.
     async fn decoded(pace: &mut Pace, bytes: usize) -> Duration {
         let begun = Instant::now();
-        static PIECE: [u8; 16 * 1024] = [b'x'; 16 * 1024];
-        for _ in 0..bytes / PIECE.len() {
+        const COST: usize = 16 * 1024;
+        static PIECE: [u8; COST - OF_PIECE as usize] = [b'x'; COST - OF_PIECE as usize];
+        for _ in 0..bytes / COST {
             if pace.is_over() {
                 poll_fn(|cx| pace.poll(cx)).await;
             }

@@ -25,6 +25,10 @@ pub(super) const MATCH_MAX: usize = 8 * 1024 * 1024;
 /// when it is compiled.
 const UNKNOWN_STATES: usize = 8192;
 
+/// States that a byte of a pattern counts as, where the pattern cannot be measured and needs the
+/// backtracking engine.
+const BYTE_STATES: usize = 1000;
+
 /// The number of values in a value, itself included; long texts count as several.
 pub(super) fn weight(value: &Value) -> usize {
     match value {
@@ -52,14 +56,36 @@ pub(super) fn of_comparison(weight: usize) -> usize {
     weight.div_ceil(COMPARED_PER_STEP)
 }
 
-/// States that a pattern has at most at one place of a text; `None` for a pattern that needs the
-/// backtracking engine. `is_linear` is asked about patterns whose syntax is no regular expression of
+/// The size of a pattern.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Size {
+    /// States that it has at most at one place of a text.
+    pub(super) states: usize,
+    /// Whether it runs on the linear-time engine.
+    pub(super) is_linear: bool,
+}
+
+/// Measures a pattern. `is_linear` is asked about patterns whose syntax is no regular expression of
 /// Rust.
-pub(super) fn states(pattern: &str, is_linear: impl FnOnce() -> bool) -> Option<usize> {
-    match parsed(pattern) {
-        Some(parsed) => Some(states_of(&parsed)),
-        None => is_linear().then_some(UNKNOWN_STATES),
+pub(super) fn size(pattern: &str, is_linear: impl FnOnce() -> bool) -> Size {
+    let (states, is_linear) = match parsed(pattern) {
+        Some(parsed) => (states_of(&parsed), true),
+        None if is_linear() => (UNKNOWN_STATES, true),
+        None => (with_looks(pattern), false),
+    };
+    Size { states, is_linear }
+}
+
+/// States of a pattern with look-around, whose parts the backtracking engine compiles one by one.
+fn with_looks(pattern: &str) -> usize {
+    let mut plain = pattern.to_owned();
+    for look in ["(?=", "(?!", "(?<=", "(?<!"] {
+        plain = plain.replace(look, "(?:");
     }
+    let parsed = Parser::new().parse(&plain);
+    parsed.map_or(pattern.len().saturating_mul(BYTE_STATES), |parsed| {
+        states_of(&parsed)
+    })
 }
 
 /// Whether the states of a pattern are known.
@@ -101,14 +127,29 @@ mod tests {
 
     #[test]
     fn a_pattern_counts_with_its_repetitions() {
-        let small = states("^[a-z]{2}-[0-9]$", || false).unwrap();
-        let large = states("^([a-z]{100}){5}$", || false).unwrap();
+        let states = |pattern: &str| size(pattern, || unreachable!()).states;
+        let small = states("^[a-z]{2}-[0-9]$");
+        let large = states("^([a-z]{100}){5}$");
 
         assert!(small < 64, "{small}");
         assert!((2_000..8_000).contains(&large), "{large}");
-        assert!(states(r"^\p{L}+$", || false).unwrap() > 500);
-        assert_eq!(states("(?=a)", || true), Some(UNKNOWN_STATES));
-        assert_eq!(states("(?=a)", || false), None);
+        assert!(states(r"^\p{L}+$") > 500);
+        let unknown = size("(?=a)", || true);
+        assert_eq!((unknown.states, unknown.is_linear), (UNKNOWN_STATES, true));
+    }
+
+    #[test]
+    fn a_pattern_that_looks_around_counts_with_its_parts() {
+        let states = |pattern: &str| {
+            let size = size(pattern, || false);
+            assert!(!size.is_linear);
+            size.states
+        };
+
+        assert!(states("^(?!a)[a-z]{2}$") < 64);
+        assert!(states(r"^(?!b)\w{20}$") > 20_000);
+        assert!(states(r"(?<=a)\w{20}(?<!b)\w{20}") > 40_000);
+        assert_eq!(states(r"(a)\1"), 5 * BYTE_STATES);
     }
 
     #[test]

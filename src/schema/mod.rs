@@ -78,8 +78,15 @@ struct Compiled {
     validator: Validator,
 }
 
+/// The states of a schema's patterns, if it can be used. Compiling takes up to 200 ns for each.
+#[cfg(feature = "mcp")]
+pub(crate) fn pattern_states(schema: &RawJson) -> Result<usize, String> {
+    Compiled::measured(schema).map(|(shape, _)| shape.states())
+}
+
 impl Compiled {
-    fn new(tool: &str, schema: &RawJson) -> Result<Self, String> {
+    /// Measures a schema without compiling it.
+    fn measured(schema: &RawJson) -> Result<(Shape, Draft), String> {
         let bytes = schema.as_str().len();
         if bytes > SCHEMA_BYTES_MAX {
             return Err(format!(
@@ -116,12 +123,20 @@ impl Compiled {
             return Err(format!("it is nested deeper than {JSON_DEPTH_MAX} levels"));
         }
         let shape = Shape::from_schema(root, draft == Draft::Draft4)?;
+        Ok((shape, draft))
+    }
+
+    fn new(tool: &str, schema: &RawJson) -> Result<Self, String> {
+        let (shape, draft) = Self::measured(schema)?;
+        let patterns = pattern::Patterns::default();
         let options = jsonschema::options()
             .with_draft(draft)
             .offline()
             .should_validate_formats(false)
             .with_pattern_options(pattern::linear())
-            .with_keyword("pattern", pattern::keyword);
+            .with_keyword("pattern", move |_, value, _| {
+                pattern::keyword(&patterns, value)
+            });
         let validator = options
             .build(shape.root())
             .map_err(|error| faults::of_schema(&error))?;

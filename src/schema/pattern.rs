@@ -7,13 +7,14 @@
 
 use std::{
     cell::Cell,
+    collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use jsonschema::{
-    FancyRegex, Keyword, PatternOptions, Regex, ValidationError, Validator, paths::Location,
-};
-use serde_json::{Map, Value, json};
+use jsonschema::{FancyRegex, Keyword, PatternOptions, Regex, ValidationError, Validator};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use super::cost;
 
@@ -96,11 +97,19 @@ fn of_linear(schema: &Value, bytes_max: usize) -> Option<Validator> {
     options.build(schema).ok()
 }
 
-/// A compiled pattern.
-struct Pattern {
-    shown: String,
+/// The patterns of one schema. One that is in several places is compiled once.
+#[derive(Default)]
+pub(super) struct Patterns(Mutex<HashMap<String, Arc<Compiled>>>);
+
+struct Compiled {
     validator: Validator,
     linear: bool,
+}
+
+/// A pattern at its place.
+struct Pattern {
+    shown: String,
+    compiled: Arc<Compiled>,
 }
 
 /// Compiles the keyword.
@@ -109,36 +118,49 @@ struct Pattern {
     reason = "the signature that the validator asks for"
 )]
 pub(super) fn keyword<'a>(
-    _parent: &'a Map<String, Value>,
+    known: &Patterns,
     value: &'a Value,
-    _path: Location,
 ) -> Result<Box<dyn for<'i> Keyword<'i>>, ValidationError<'a>> {
-    let schema = json!({ "pattern": value });
     let shown = super::faults::short(value);
-    let bytes_max = match cost::is_measured(value.as_str().unwrap_or_default()) {
-        true => PATTERN_BYTES_MAX,
-        false => UNMEASURED_BYTES_MAX,
+    let text = value.as_str().unwrap_or_default();
+    let found = known.0.lock().get(text).cloned();
+    let compiled = match found {
+        Some(compiled) => compiled,
+        None => {
+            let compiled = Compiled::new(text, value).ok_or_else(|| {
+                ValidationError::custom(format!(
+                    "the pattern {shown} is not a valid regular expression, or too large"
+                ))
+            })?;
+            let compiled = Arc::new(compiled);
+            known.0.lock().insert(text.to_owned(), compiled.clone());
+            compiled
+        }
     };
-    if let Some(validator) = of_linear(&schema, bytes_max) {
-        return Ok(Box::new(Pattern {
-            shown,
-            validator,
-            linear: true,
-        }));
-    }
-    match jsonschema::options()
-        .offline()
-        .with_pattern_options(backtracking())
-        .build(&schema)
-    {
-        Ok(validator) => Ok(Box::new(Pattern {
-            shown,
+    Ok(Box::new(Pattern { shown, compiled }))
+}
+
+impl Compiled {
+    fn new(text: &str, value: &Value) -> Option<Self> {
+        let schema = json!({ "pattern": value });
+        let bytes_max = match cost::is_measured(text) {
+            true => PATTERN_BYTES_MAX,
+            false => UNMEASURED_BYTES_MAX,
+        };
+        if let Some(validator) = of_linear(&schema, bytes_max) {
+            return Some(Self {
+                validator,
+                linear: true,
+            });
+        }
+        let options = jsonschema::options()
+            .offline()
+            .with_pattern_options(backtracking());
+        let validator = options.build(&schema).ok()?;
+        Some(Self {
             validator,
             linear: false,
-        })),
-        Err(_) => Err(ValidationError::custom(format!(
-            "the pattern {shown} is not a valid regular expression, or too large"
-        ))),
+        })
     }
 }
 
@@ -146,13 +168,13 @@ impl Pattern {
     fn matches(&self, instance: &Value, text: &str) -> bool {
         use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
 
-        if self.linear {
-            return self.validator.is_valid(instance);
+        if self.compiled.linear {
+            return self.compiled.validator.is_valid(instance);
         }
         if text.len() > BACKTRACKED_BYTES_MAX {
             return true;
         }
-        match self.validator.validate(instance) {
+        match self.compiled.validator.validate(instance) {
             Ok(()) => true,
             Err(error) => matches!(
                 error.kind(),

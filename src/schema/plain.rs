@@ -18,7 +18,10 @@ use super::{
 };
 
 /// Keywords whose value is no schema.
-const VALUES: [&str; 4] = ["const", "enum", "default", "examples"];
+const VALUES: [&str; 5] = ["const", "enum", "default", "examples", "example"];
+
+/// Why a schema is refused in which an inner one has a name of its own.
+const NAMED_INSIDE: &str = "it has an $id inside: a schema must be one document";
 
 /// Makes the references of a schema plain; the error is why it is refused. `anchors` has the
 /// pointers of the schemas with an anchor, by its name.
@@ -27,7 +30,7 @@ pub(super) fn make_plain(
     anchors: &HashMap<String, String>,
     is_draft4: bool,
 ) -> Result<(), String> {
-    remove_drafts(root, Place::Root)?;
+    remove_drafts(root, Place::Root, is_draft4)?;
     let schemas = Ways {
         root,
         anchors,
@@ -59,25 +62,25 @@ enum Place {
 
 /// Removes the drafts that inner schemas name: a schema is one document, of one draft. Refuses
 /// names of inner schemas, also where none is applied. Values that are compared stay as they are.
-fn remove_drafts(value: &mut Value, place: Place) -> Result<(), String> {
+fn remove_drafts(value: &mut Value, place: Place, is_draft4: bool) -> Result<(), String> {
+    if place == Place::Inside && has_id(value, is_draft4) {
+        return Err(NAMED_INSIDE.to_owned());
+    }
     let fields = match value {
         Value::Object(fields) => fields,
         Value::Array(items) => {
             let mut items = items.iter_mut();
-            return items.try_for_each(|item| remove_drafts(item, Place::Inside));
+            return items.try_for_each(|item| remove_drafts(item, Place::Inside, is_draft4));
         }
         _ => return Ok(()),
     };
-    if place == Place::Inside && fields.get("$id").is_some_and(Value::is_string) {
-        return Err("it has an $id inside: a schema must be one document".to_owned());
-    }
     if place != Place::Names {
         remove_text(fields, "$schema");
     }
     for (name, inner) in fields.iter_mut() {
         let keyword = name.as_str();
         match place {
-            Place::Names => remove_drafts(inner, Place::Inside)?,
+            Place::Names => remove_drafts(inner, Place::Inside, is_draft4)?,
             _ if VALUES.contains(&keyword) => {}
             _ if BELOW_MAPS
                 .iter()
@@ -85,9 +88,9 @@ fn remove_drafts(value: &mut Value, place: Place) -> Result<(), String> {
                 .chain(DEFINITIONS)
                 .any(|maps| *maps == keyword) =>
             {
-                remove_drafts(inner, Place::Names)?;
+                remove_drafts(inner, Place::Names, is_draft4)?;
             }
-            _ => remove_drafts(inner, Place::Inside)?,
+            _ => remove_drafts(inner, Place::Inside, is_draft4)?,
         }
     }
     Ok(())
@@ -123,6 +126,9 @@ impl Ways<'_> {
             let Value::Object(fields) = schema else {
                 continue;
             };
+            if !pointer.is_empty() && has_id(schema, self.is_draft4) {
+                return Err(NAMED_INSIDE.to_owned());
+            }
             each_subschema(schema, &mut |path, _| {
                 let mut inner = pointer.clone();
                 for segment in path {
@@ -171,7 +177,7 @@ impl Ways<'_> {
         for segment in pointer.split('/').skip(1) {
             at = at.pointer(&format!("/{segment}")).ok_or_else(lost)?;
             if has_id(at, self.is_draft4) {
-                return Err("it has an $id inside: a schema must be one document".to_owned());
+                return Err(NAMED_INSIDE.to_owned());
             }
         }
         Ok(pointer)

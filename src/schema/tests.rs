@@ -723,7 +723,7 @@ fn references_that_a_validator_might_resolve_in_another_way_are_refused() {
     for (schema, fault) in [
         (deep, "more than 16"),
         (padded, "which is not in the schema"),
-        (named, "which is not in the schema"),
+        (named, "$id inside"),
         (inner, "$id inside"),
         (twice, "is there twice"),
         (
@@ -786,6 +786,14 @@ fn names_and_drafts_inside_of_a_schema_are_refused_or_ignored_wherever_they_are(
             );
         }
     }
+    // The draft 4 has another word for it.
+    let named = json!({
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "properties": { "a": { "$ref": "#/contentSchema" } },
+        "contentSchema": { "allOf": [{ "id": "http://b.example/q", "allOf": [{ "$ref": "#/x" }] }] },
+        "x": {},
+    });
+    assert!(compile(&named).err().unwrap().contains("$id inside"));
     // A part that a library wrote as a schema of its own.
     let part = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -881,6 +889,22 @@ fn large_answers_and_patterns_that_are_usual_are_checked() {
             "{pattern}"
         );
     }
+}
+
+#[test]
+fn patterns_that_look_around_are_bounded_together_and_compiled_once_for_all_places() {
+    let of = |pattern: &dyn Fn(usize) -> String| {
+        let all = (0..200).map(|n| (format!("p{n}"), json!({ "pattern": pattern(n) })));
+        json!({ "properties": all.collect::<Map<String, Value>>() })
+    };
+    let different = of(&|n| format!(r"^(?!b)a{n}\w{{10}}$"));
+    assert!(compile(&different).err().unwrap().contains("states"));
+
+    let same = of(&|_| r"^(?!b)a\w{10}$".to_owned());
+    assert_eq!(faults(&same, &json!({ "p7": "abcdefghijk" })), [""; 0]);
+    assert_eq!(faults(&same, &json!({ "p7": "bbcdefghijk" })).len(), 1);
+    let mails = of(&|n| format!(r"^(?!\.)(?!.*\.\.)[a-z0-9_'+.-]*@m{n}\.[a-z]{{2,}}$"));
+    assert_eq!(faults(&mails, &json!({ "p7": "a@m7.de" })), [""; 0]);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::{
     bounds::{self, IN_PLACE_DEPTH_MAX, each_subschema},
-    cost::{self, LARGE_PATTERN, MATCH_MAX, STATES_PER_STEP},
+    cost::{self, LARGE_PATTERN, MATCH_MAX, STATES_PER_STEP, Size},
     faults,
     pattern::{self, BACKTRACKED_BYTES_MAX},
     plain::make_plain,
@@ -53,6 +53,12 @@ pub(super) struct Shape {
     nodes: Vec<Node>,
     /// Longest chain of schemas that are applied in place.
     chain: usize,
+    /// States of all patterns.
+    #[cfg_attr(
+        not(feature = "mcp"),
+        allow(dead_code, reason = "servers have many schemas")
+    )]
+    states: usize,
 }
 
 /// Whether a value may be validated, and how.
@@ -176,6 +182,7 @@ impl Shape {
         for id in 0..nodes.all.len() {
             nodes.measure(id, 0)?;
         }
+        let states = nodes.states;
         let nodes = nodes.all;
         let looking = nodes.iter().filter(|node| node.finds_unevaluated);
         let looked = looking.map(|node| node.breadth);
@@ -185,7 +192,18 @@ impl Shape {
             ));
         }
         let chain = nodes.iter().map(|node| node.depth).max().unwrap_or(1);
-        Ok(Self { root, nodes, chain })
+        Ok(Self {
+            root,
+            nodes,
+            chain,
+            states,
+        })
+    }
+
+    /// States of all patterns.
+    #[cfg(feature = "mcp")]
+    pub(super) fn states(&self) -> usize {
+        self.states
     }
 
     pub(super) fn root(&self) -> &Value {
@@ -284,8 +302,9 @@ struct Nodes<'a> {
     ids: HashMap<*const Value, Id>,
     waiting: VecDeque<&'a Value>,
     all: Vec<Node>,
-    /// States of all patterns.
+    /// States of all patterns, and the sizes of those that are compiled once for all their places.
     states: usize,
+    sizes: HashMap<&'a str, Size>,
     /// The first reference that leads nowhere.
     lost: Option<&'a str>,
 }
@@ -298,6 +317,7 @@ impl<'a> Nodes<'a> {
             waiting: VecDeque::new(),
             all: Vec::new(),
             states: 0,
+            sizes: HashMap::new(),
             lost: None,
         };
         nodes.id(root);
@@ -361,12 +381,14 @@ impl<'a> Nodes<'a> {
             ("required", Value::Array(names)) => node.base += names.len() / 4,
             ("uniqueItems", Value::Bool(true)) => node.compares_items = true,
             ("pattern", Value::String(text)) => {
-                match cost::states(text, || pattern::is_linear(text)) {
-                    Some(states) => {
-                        self.states = self.states.saturating_add(states);
-                        node.of_text = node.of_text.saturating_add(states);
-                    }
-                    None => node.backtracks = true,
+                let size = *self.sizes.entry(text).or_insert_with(|| {
+                    let size = cost::size(text, || pattern::is_linear(text));
+                    self.states = self.states.saturating_add(size.states);
+                    size
+                });
+                match size.is_linear {
+                    true => node.of_text = node.of_text.saturating_add(size.states),
+                    false => node.backtracks = true,
                 }
             }
             // Characters are counted; that takes longer than a state of a pattern.
@@ -390,7 +412,7 @@ impl<'a> Nodes<'a> {
             }
             ("patternProperties", Value::Object(patterns)) => {
                 for (text, schema) in patterns {
-                    let states = cost::states(text, || true).unwrap_or_default();
+                    let states = cost::size(text, || true).states;
                     self.states = self.states.saturating_add(states);
                     node.of_patterns.push((states, self.id(schema)));
                 }
