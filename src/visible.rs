@@ -56,7 +56,8 @@ pub fn visible(text: &str) -> String {
     whole(text, VisibleStream::default())
 }
 
-/// As [`visible`], but also escapes joiners and selectors. For texts on which a person decides.
+/// As [`visible`], but also escapes joiners, selectors and the CR before a LF: with it, a shell ends a
+/// command where LF alone would go on with it. For texts on which a person decides.
 pub fn visible_strict(text: &str) -> String {
     whole(
         text,
@@ -162,7 +163,7 @@ impl VisibleStream {
     fn decide(&mut self, c: char, next: Option<char>, shown: &mut String) {
         let joins = |c: char| is_pictograph(c) || is_of_joining_script(c);
         match (c, next) {
-            ('\r', Some('\n')) => {}
+            ('\r', Some('\n')) if !self.strict => {}
             ('\u{fe0e}' | '\u{fe0f}', next)
                 if !self.strict
                     && !self.before.is_ascii_whitespace()
@@ -303,6 +304,14 @@ mod tests {
         assert_eq!(
             visible_strict("👩\u{200d}💻⚠\u{fe0f}می\u{200c}خ"),
             "👩\\u{200d}💻⚠\\u{fe0f}می\\u{200c}خ"
+        );
+    }
+
+    #[test]
+    fn a_command_that_a_carriage_return_splits_is_not_shown_as_one() {
+        assert_eq!(
+            visible_strict("echo it is clean \\\r\n  touch x"),
+            "echo it is clean \\\\u{d}\n  touch x"
         );
     }
 

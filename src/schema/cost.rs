@@ -25,6 +25,9 @@ pub(super) const MATCH_MAX: usize = 8 * 1024 * 1024;
 /// when it is compiled.
 const UNKNOWN_STATES: usize = 8192;
 
+/// States that each part of a pattern counts as which looks around: it is compiled, and run, by itself.
+const LOOK_STATES: usize = 64;
+
 /// States that a byte of a pattern counts as, where the pattern cannot be measured and needs the
 /// backtracking engine.
 const BYTE_STATES: usize = 1000;
@@ -79,13 +82,16 @@ pub(super) fn size(pattern: &str, is_linear: impl FnOnce() -> bool) -> Size {
 /// States of a pattern with look-around, whose parts the backtracking engine compiles one by one.
 fn with_looks(pattern: &str) -> usize {
     let mut plain = pattern.to_owned();
+    let mut looks = 0;
     for look in ["(?=", "(?!", "(?<=", "(?<!"] {
+        looks += plain.matches(look).count();
         plain = plain.replace(look, "(?:");
     }
-    let parsed = Parser::new().parse(&plain);
-    parsed.map_or(pattern.len().saturating_mul(BYTE_STATES), |parsed| {
-        states_of(&parsed)
-    })
+    let of_parts = match Parser::new().parse(&plain) {
+        Ok(parsed) => states_of(&parsed),
+        Err(_) => pattern.len().saturating_mul(BYTE_STATES),
+    };
+    of_parts.saturating_add(looks * LOOK_STATES)
 }
 
 /// Whether the states of a pattern are known.
@@ -146,7 +152,8 @@ mod tests {
             size.states
         };
 
-        assert!(states("^(?!a)[a-z]{2}$") < 64);
+        assert!(states("^(?!a)[a-z]{2}$") < 2 * LOOK_STATES);
+        assert!(states(&"(?=[ab])".repeat(2_000)) > 100_000);
         assert!(states(r"^(?!b)\w{20}$") > 20_000);
         assert!(states(r"(?<=a)\w{20}(?<!b)\w{20}") > 40_000);
         assert_eq!(states(r"(a)\1"), 5 * BYTE_STATES);
