@@ -8,7 +8,7 @@
 use std::{
     cell::Cell,
     collections::HashMap,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::{Duration, Instant},
 };
 
@@ -39,32 +39,42 @@ const TIME_MAX: Duration = Duration::from_millis(25);
 thread_local! {
     /// What the check on this thread has left of it.
     static LEFT: Cell<Duration> = const { Cell::new(TIME_MAX) };
-    /// How long the thread had run when the check began.
-    static BEGAN: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// How long the thread had run when the first half was used up.
+    static AT_HALF: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
 /// Makes a check on this thread; `None` if its patterns took too long.
 pub(super) fn in_time<T>(check: impl FnOnce() -> T) -> Option<T> {
-    LEFT.set(TIME_MAX);
-    BEGAN.set(processor_time());
+    LEFT.set(TIME_MAX / 2);
+    AT_HALF.set(None);
     let checked = check();
     (!LEFT.get().is_zero()).then_some(checked)
 }
 
-/// The time that this thread has run.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.try_into().unwrap_or_default()
-}
-
-/// Takes the time of a match. A clock that is cheap to read also counts while others run, so the time
-/// is over only if the thread itself has run as long.
+/// Takes the time of a match. A clock that is cheap to read also counts while other threads run. So the
+/// second half of the time begins when this clock says that the first is used up, and is over only if
+/// the thread itself has run as long.
 fn take(passed: Duration) {
     let left = LEFT.get().saturating_sub(passed);
     LEFT.set(match left.is_zero() {
         false => left,
-        true => TIME_MAX.saturating_sub(processor_time().saturating_sub(BEGAN.get())),
+        true => {
+            let now = has_run();
+            let since = AT_HALF.get().unwrap_or(now);
+            AT_HALF.set(Some(since));
+            (TIME_MAX / 2).saturating_sub(now.saturating_sub(since))
+        }
     });
+}
+
+/// How long this thread has run, or the time where the system does not say.
+fn has_run() -> Duration {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split_ascii_whitespace().next();
+    nanos
+        .and_then(|nanos| nanos.parse().ok())
+        .map_or_else(|| BEGAN.elapsed(), Duration::from_nanos)
 }
 
 /// Options of the linear-time engine.

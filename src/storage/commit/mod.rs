@@ -19,11 +19,9 @@ pub(in crate::storage) const READS_WAITING: Waiting = Waiting {
     tenant: 1024,
 };
 
-/// Most erasures that wait for a writer.
-const ERASURES_WAITING: Waiting = Waiting {
-    all: 4096,
-    tenant: 1024,
-};
+/// Most erasures that wait for a writer, and those of one tenant.
+const ERASURES_WAITING: usize = 4096;
+const TENANT_ERASURES_WAITING: usize = 1024;
 
 /// Why a read is refused.
 pub(in crate::storage) fn read_refusal(refused: Refused) -> &'static str {

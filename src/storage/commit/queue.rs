@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::{
-    ERASURES_WAITING,
+    ERASURES_WAITING, TENANT_ERASURES_WAITING,
     job::{Change, Job},
 };
 
@@ -279,10 +279,10 @@ impl Lines {
                 .tenants
                 .get(job.tenant())
                 .map_or(0, |line| line.erasures);
-            if self.erasures >= ERASURES_WAITING.all {
+            if self.erasures >= ERASURES_WAITING {
                 return Admission::Refused("too many deletions are waiting for the store");
             }
-            if held >= ERASURES_WAITING.tenant {
+            if held >= TENANT_ERASURES_WAITING {
                 return Admission::Refused(
                     "too many deletions of this tenant are waiting for the store",
                 );

@@ -349,7 +349,7 @@ fn one_tenant_has_a_bounded_number_of_deletions_waiting() {
 
     let waiting = (0..3000).filter(|_| push("flood").is_none()).count();
 
-    assert_eq!(waiting, ERASURES_WAITING.tenant);
+    assert_eq!(waiting, TENANT_ERASURES_WAITING);
     assert_eq!(push("calm"), None);
     queue.push(append("flood", 1, 1, Durability::Awaited));
     while queue.lock().count > 0 {
