@@ -15,8 +15,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// What one processor reads: a turn of [`TURN`] takes a quarter of it or less.
-const OF_PROCESSOR: Duration = Duration::from_micros(40);
+/// Turns in a second for each processor: they take a quarter of it or less.
+const OF_PROCESSOR: u32 = 25_000;
 
 /// Bytes of a turn.
 pub(crate) const TURN: usize = 4 * 1024;
@@ -46,7 +46,8 @@ struct Due {
 
 impl ReadTurns {
     pub(crate) fn new(processors: usize) -> Arc<Self> {
-        let turn = OF_PROCESSOR / u32::try_from(processors.max(1)).unwrap_or(u32::MAX);
+        let processors = u32::try_from(processors.max(1)).unwrap_or(u32::MAX);
+        let turn = Duration::from_secs(1) / OF_PROCESSOR.saturating_mul(processors);
         Arc::new(Self {
             turn,
             all: Mutex::new(Due {
