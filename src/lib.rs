@@ -185,6 +185,8 @@ pub mod config;
 pub mod trust;
 #[cfg(feature = "tools")]
 mod long_work;
+#[cfg(any(feature = "schema", feature = "sandbox-linux"))]
+mod thread_clock;
 mod private;
 #[cfg(feature = "config")]
 mod named_file;

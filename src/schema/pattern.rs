@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::cost;
+use crate::thread_clock::ThreadTimes;
 
 /// Largest compiled pattern, in bytes: it takes about 5 ms to compile. Those whose states cannot be
 /// measured have the second bound.
@@ -70,11 +71,7 @@ fn take(passed: Duration) {
 /// How long this thread has run, or the time where the system does not say.
 fn has_run() -> Duration {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanos = text.split_ascii_whitespace().next();
-    nanos
-        .and_then(|nanos| nanos.parse().ok())
-        .map_or_else(|| BEGAN.elapsed(), Duration::from_nanos)
+    ThreadTimes::read().map_or_else(|| BEGAN.elapsed(), |times| times.has_run)
 }
 
 /// Options of the linear-time engine.

@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{
     job::{Hurry, Job},
     machine::{self, Machine},
-    processes::{Paused, Processes, total},
+    processes::{Paused, Processes, Waits, total},
     scarce, search,
     turns::Turns,
 };
@@ -66,6 +66,10 @@ const FILLED_LOG_INTERVAL: Duration = Duration::from_secs(60);
 const LOSS: u64 = 16 * 1024 * 1024;
 const MEMORY_READ_INTERVAL: Duration = Duration::from_millis(5);
 const HURRIED_READ_INTERVAL: Duration = Duration::from_millis(2);
+
+/// How long a look for what the machine has lost may take without the commands being paused for the
+/// next one.
+const SEARCHED_SOON: Duration = Duration::from_millis(50);
 
 /// Pause after a check of commands that lose memory, as a multiple of what the check took.
 const LOSS_SHARE: u32 = 3;
@@ -135,6 +139,8 @@ pub(super) struct Checks {
     losses_checked_at: Instant,
     losses_check_took: Duration,
     losses_cost: Cost,
+    /// How long the last look for what the machine has lost took, waits included.
+    search_took: Duration,
     /// The machine at the last check that examined commands.
     examined: Machine,
     /// Memory available at the last check and at the last read, in bytes; `None` if every command
@@ -178,6 +184,7 @@ impl Checks {
             losses_checked_at: now,
             losses_check_took: Duration::ZERO,
             losses_cost: Cost::default(),
+            search_took: Duration::ZERO,
             examined: Machine::default(),
             available: None,
         }
@@ -427,9 +434,8 @@ impl Checks {
             let grows = now.lost_since(self.examined) > LOSS / 2;
             let paused = grows.then(|| Paused::below(roots()));
             let all = Processes::read_below(roots());
-            self.end_losing(jobs, &all);
+            self.end_losing(jobs, &all, paused);
             self.examined = now;
-            drop(paused);
         }
         self.losses_checked_at = Instant::now();
         self.losses_check_took = self.losses_cost.since(begun);
@@ -444,7 +450,7 @@ impl Checks {
             .flatten()
             .map(|available| (available, available));
         if is_needed {
-            self.end_losing(jobs, all);
+            self.end_losing(jobs, all, None);
         }
     }
 
@@ -472,7 +478,8 @@ impl Checks {
             return;
         }
         let begun = processor_time();
-        while spent_since(begun) < SLICE {
+        let waits = Waits::begin();
+        while spent_since(begun) < SLICE && !waits.are_long() {
             let due = jobs.values_mut().filter(|job| job.tables_due() > 0);
             let last = self.files_of.as_ref();
             let next = due.min_by(|a, b| {
@@ -482,9 +489,10 @@ impl Checks {
             });
             let Some(job) = next else { break };
             self.files_of = job.tenant().cloned();
-            job.read_files();
+            job.read_files(&waits);
         }
-        self.files_due = Instant::now() + spent_since(begun) * FILES_SHARE;
+        let took = spent_since(begun) + waits.sum();
+        self.files_due = Instant::now() + took * FILES_SHARE;
     }
 
     /// Ends the command with most open files of the tenant with most, if those with very many have
@@ -519,11 +527,22 @@ impl Checks {
         }
     }
 
-    fn end_losing(&mut self, jobs: &mut Jobs, all: &Processes) {
+    /// Ends the command that holds what the machine has lost. `paused` are the commands if they are
+    /// paused for it; otherwise they are when the last time took long, since whoever is just replaced
+    /// holds up the reader.
+    fn end_losing(&mut self, jobs: &mut Jobs, all: &Processes, paused: Option<Paused>) {
         let Some(now) = Machine::read() else { return };
         if !jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
             return;
         }
+        let _paused = match paused {
+            None if self.search_took > SEARCHED_SOON => {
+                let suspects = jobs.values().filter(|job| job.is_suspect());
+                Some(Paused::below(suspects.map(Job::root)))
+            }
+            paused => paused,
+        };
+        let begun = Instant::now();
         let mut by_files: Vec<_> = jobs.iter().collect();
         by_files.sort_by_key(|(_, job)| job.open_files());
         let mut reads = DESCRIPTORS_MAX;
@@ -531,6 +550,7 @@ impl Checks {
             .into_iter()
             .filter_map(|(id, job)| Some((*id, job.suspect(all, now, &mut reads)?)))
             .collect();
+        self.search_took = begun.elapsed();
         let over = machine::over(
             now,
             &suspects

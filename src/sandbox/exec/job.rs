@@ -24,7 +24,7 @@ use super::{
     hidden_memory::{HiddenMemory, open_files, open_sockets, sockets_in_use},
     launch::{AtGate, Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
-    processes::{Held, Paused, Processes, below, kill, kill_group, memory_of, pidfd},
+    processes::{Held, Paused, Processes, Waits, below, kill, kill_group, pidfd, system_ticks},
     progress::{Line, ProgressSender},
     scarce,
     search::Candidate,
@@ -59,6 +59,13 @@ const RECOUNT_SHARE: u64 = 16;
 
 /// Buffers read from one stream in a pass, so that a flood of output does not starve other jobs.
 const READS_MAX: usize = 16;
+
+/// What a command has written is read once its disk has lost one part in this many of what the
+/// command may write.
+const DISK_PARTS: u64 = 8;
+
+/// How long that may take without the command being stopped for it the next time.
+const READ_SOON: Duration = Duration::from_millis(20);
 
 /// How long a command begins: its boundary is made, and the scheduler learns its place.
 const BEGINNING: Duration = Duration::from_secs(1);
@@ -136,6 +143,8 @@ pub(super) struct Job {
     before: Option<Machine>,
     /// Memory held at the last check.
     held: Held,
+    /// What the last look at the bytes that it has written took.
+    disk_read_took: Duration,
     /// Its open files.
     tables: Tables,
     tenant: Option<TenantId>,
@@ -194,6 +203,7 @@ impl Job {
             },
             limits: launch.limits,
             disk: Disk::of(launch.disk),
+            disk_read_took: Duration::ZERO,
             before: if group.is_none() {
                 Machine::read()
             } else {
@@ -310,11 +320,7 @@ impl Job {
         let tree = all.tree(self.pid);
         let processes = self.limits.processes;
         let is_over = self.group.as_ref().is_some_and(CommandGroup::is_over);
-        self.held = if all.may_hold(&tree, self.memory_max) {
-            memory_of(&tree)
-        } else {
-            Held::default()
-        };
+        self.held = all.held(&tree);
         self.held.shared = self.held.shared.saturating_add(self.files_in_memory(all));
         if all.threads_of(&tree) > processes {
             self.end(Ending::Limit(format!(
@@ -327,7 +333,27 @@ impl Job {
         if self.tables.files() > OPEN_FILES_MAX {
             self.stop_opening();
         }
-        self.disk.watch(&tree, all.system_ticks(&tree));
+        self.watch_the_disk(&tree);
+    }
+
+    /// Reads what the command has written, once its disk has lost a part of what it may write. Its
+    /// processes are stopped for that when the last time took long: whoever is just replaced holds up
+    /// the reader, and the more of them run, the longer.
+    fn watch_the_disk(&mut self, tree: &[i32]) {
+        let ExecLimits {
+            disk_bytes, files, ..
+        } = self.limits;
+        if !self
+            .disk
+            .has_lost(disk_bytes / DISK_PARTS, files / DISK_PARTS)
+        {
+            return;
+        }
+        let _paused =
+            (self.disk_read_took > READ_SOON).then(|| Paused::below(std::iter::once(self.pid)));
+        let begun = Instant::now();
+        self.disk.watch(tree, system_ticks(tree));
+        self.disk_read_took = begun.elapsed();
     }
 
     /// Bytes that the command wrote to its `/tmp` and `/dev/shm` behind bubblewrap. Zero for a job
@@ -378,7 +404,7 @@ impl Job {
     ) -> Option<Suspect> {
         let before = self.before.filter(|_| self.is_suspect())?;
         let tree = all.tree(self.pid);
-        let held = memory_of(&tree);
+        let held = all.held(&tree);
         let hidden = HiddenMemory::of(
             &tree,
             open_files(&tree),
@@ -439,7 +465,7 @@ impl Job {
         let _paused = Paused::below([self.pid].into_iter());
         let all = Processes::read_below([self.pid]);
         let tree = all.tree(self.pid);
-        let visible = memory_of(&tree).sum();
+        let visible = all.held(&tree).sum();
         let sockets_max = bound.saturating_sub(visible) / each + 1;
         let in_use = match self.method {
             // It has a network namespace of its own.
@@ -478,8 +504,8 @@ impl Job {
     }
 
     /// Looks at some of the open files, and ends the job if it has more than its part of something.
-    pub(super) fn read_files(&mut self) {
-        if let Err(excess) = self.tables.step(Instant::now()) {
+    pub(super) fn read_files(&mut self, waits: &Waits) {
+        if let Err(excess) = self.tables.step(Instant::now(), waits) {
             self.end(Ending::Limit(excess));
         }
     }
@@ -553,7 +579,6 @@ impl Job {
             id,
             root: self.pid,
             files: open_files(&tree),
-            ticks: all.system_ticks(&tree),
             tree,
         }
     }
@@ -865,6 +890,10 @@ impl Terminate for Job {
             }
             EndMethod::Group(group) => group.kill(now, all),
         }
+    }
+
+    fn leader(&self) -> Option<i32> {
+        self.status.is_none().then_some(self.pid)
     }
 
     fn mark(&self) -> &str {

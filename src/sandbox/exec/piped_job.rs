@@ -147,6 +147,10 @@ impl Terminate for PipedJob {
         self.group.kill(now, all);
     }
 
+    fn leader(&self) -> Option<i32> {
+        self.group.leader()
+    }
+
     fn mark(&self) -> &str {
         self.group.mark()
     }

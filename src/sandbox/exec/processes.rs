@@ -1,42 +1,42 @@
 //! Reads the machine's processes from `/proc`: parents and children, memory, and marks in the
 //! environment. A scan takes time in proportion to the number of processes, so callers share one.
 //! Also contains the functions that kill processes.
+//!
+//! While a process is replaced (`execve`), its `stat`, `io`, `maps`, `environ` and `syscall` cannot be
+//! read, and no link in its folder followed: a reader waits until the process gets a processor and is
+//! done. Sixty that are replaced all the time hold up a scan of those files for seconds, so that scans
+//! read `status`, which never waits.
 
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File},
     io::Read,
     os::fd::OwnedFd,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, PidfdFlags, Signal};
 
+use crate::thread_clock::ThreadTimes;
+
 /// Environment variable that marks a process; its value identifies the job.
 pub(in crate::sandbox) const MARK: &str = "CALLBOARD_JOB";
-
-/// Largest page size of any supported machine, in bytes.
-const PAGE_MAX: u64 = 64 * 1024;
-
-/// Fewest bytes of address space per byte of page table: one table of 4 KiB covers 2 MiB, and a few
-/// more tables lie above it.
-const BYTES_PER_TABLE_BYTE: u64 = 500;
 
 /// Scans for processes to pause. Each finds only what was started during the one before.
 const PAUSE_SCANS_MAX: usize = 4;
 
 /// A process as one scan saw it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Seen {
     group: i32,
     session: i32,
     threads: u32,
-    /// Start time, in ticks since boot. Together with the process id it identifies the process.
-    began: u64,
-    /// Kernel time of the process and of its reaped children, in ticks.
-    system_ticks: u64,
+    /// Whether it has ended and waits for its parent.
+    has_ended: bool,
+    is_stopped: bool,
     /// Size of the address space, in bytes.
     virtual_bytes: u64,
-    resident_pages: u64,
+    held: Held,
 }
 
 /// Memory that processes hold, in bytes, as far as `/proc` reports it.
@@ -56,6 +56,14 @@ impl Held {
             .saturating_add(self.shared)
             .saturating_add(self.tables)
     }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            private: self.private.saturating_add(other.private),
+            shared: self.shared.saturating_add(other.shared),
+            tables: self.tables.saturating_add(other.tables),
+        }
+    }
 }
 
 /// Processes by parent, from one scan.
@@ -70,7 +78,7 @@ impl Processes {
         let mut all = Self::default();
         let mut file = Buffer::default();
         for pid in pids() {
-            if let Some((parent, seen)) = file.stat(pid) {
+            if let Some((parent, seen)) = file.status(pid) {
                 all.children.entry(parent).or_default().push(pid);
                 all.seen.insert(pid, seen);
             }
@@ -86,7 +94,7 @@ impl Processes {
             .into_iter()
             .flat_map(|root| std::iter::once(root).chain(below(root)))
         {
-            if let Some((parent, seen)) = file.stat(pid) {
+            if let Some((parent, seen)) = file.status(pid) {
                 all.children.entry(parent).or_default().push(pid);
                 all.seen.insert(pid, seen);
             }
@@ -122,15 +130,12 @@ impl Processes {
             .sum()
     }
 
-    /// Whether processes may hold more than `bytes`, by a cheap upper bound. If not, the exact
-    /// values need not be read.
-    pub(super) fn may_hold(&self, tree: &[i32], bytes: u64) -> bool {
-        let seen = || tree.iter().filter_map(|pid| self.seen.get(pid));
-        let pages: u64 = seen().map(|seen| seen.resident_pages).sum();
-        pages
-            .saturating_mul(PAGE_MAX)
-            .saturating_add(self.virtual_bytes(tree) / BYTES_PER_TABLE_BYTE)
-            > bytes
+    /// Memory that processes hold: private memory, shared memory and page tables, but not mapped
+    /// files. Memory behind a descriptor that is not mapped is not included.
+    pub(super) fn held(&self, tree: &[i32]) -> Held {
+        tree.iter()
+            .filter_map(|pid| self.seen.get(pid))
+            .fold(Held::default(), |sum, seen| sum.plus(seen.held))
     }
 
     /// Total address space of processes, in bytes.
@@ -140,27 +145,57 @@ impl Processes {
             .fold(0, |sum, seen| sum.saturating_add(seen.virtual_bytes))
     }
 
-    /// Kernel time of processes and their ended children, in ticks.
-    pub(super) fn system_ticks(&self, tree: &[i32]) -> u64 {
-        tree.iter()
-            .filter_map(|pid| self.seen.get(pid))
-            .map(|seen| seen.system_ticks)
-            .sum()
-    }
-
     /// Kills a process group, and descendants of its leader that have left the group. The leader
-    /// must not have been reaped, because afterwards its id may be reused.
+    /// must not have been reaped, because afterwards its id may be reused. A process that has the id
+    /// of another one since the scan is not killed, unless it belongs to the same command.
     pub(super) fn kill_group_and_below(&self, leader: i32) {
         kill_group(leader);
         for pid in self.tree(leader) {
             if let Some(seen) = self.seen.get(&pid).filter(|seen| seen.group != leader) {
                 kill_if(pid, |file| {
-                    file.stat(pid)
-                        .is_some_and(|(_, now)| now.began == seen.began)
+                    file.status(pid).is_some_and(|(_, now)| {
+                        (now.group, now.session) == (seen.group, seen.session)
+                    })
                 });
             }
         }
     }
+}
+
+/// How long one pass may wait for processes that are just replaced.
+const WAITS_MAX: Duration = Duration::from_millis(4);
+
+/// What the calling thread has waited for others, beside a processor.
+pub(super) struct Waits {
+    since: Instant,
+    before: Option<Duration>,
+}
+
+impl Waits {
+    pub(super) fn begin() -> Self {
+        Self {
+            since: Instant::now(),
+            before: ran_or_was_ready(),
+        }
+    }
+
+    /// How long it has waited since the beginning.
+    pub(super) fn sum(&self) -> Duration {
+        let ready = ran_or_was_ready().zip(self.before);
+        let ready = ready.map(|(now, before)| now.saturating_sub(before));
+        ready.map_or(Duration::ZERO, |ready| {
+            self.since.elapsed().saturating_sub(ready)
+        })
+    }
+
+    /// Whether that is all that one pass may.
+    pub(super) fn are_long(&self) -> bool {
+        self.since.elapsed() > WAITS_MAX && self.sum() > WAITS_MAX
+    }
+}
+
+fn ran_or_was_ready() -> Option<Duration> {
+    ThreadTimes::read().map(|times| times.has_run + times.was_ready)
 }
 
 /// Processes that do not run while this value lives. Ones that were stopped before are left as they
@@ -192,8 +227,8 @@ impl Paused {
                 break;
             }
             let runs = |file: &mut Buffer, pid: i32| {
-                file.state(pid)
-                    .is_some_and(|state| !matches!(state, b'T' | b't' | b'Z'))
+                file.status(pid)
+                    .is_some_and(|(_, now)| !now.is_stopped && !now.has_ended)
             };
             self.0.extend(
                 new.into_iter()
@@ -212,7 +247,8 @@ impl Paused {
 
 /// Whether a process is stopped by a signal.
 pub(super) fn is_stopped(pid: i32) -> bool {
-    Buffer::default().state(pid) == Some(b'T')
+    let seen = Buffer::default().status(pid);
+    seen.is_some_and(|(_, seen)| seen.is_stopped)
 }
 
 impl Drop for Paused {
@@ -228,12 +264,12 @@ impl Drop for Paused {
 pub(super) struct Marked(HashMap<Vec<u8>, Vec<i32>>);
 
 impl Marked {
-    /// Finds the processes with a mark in `wanted`. Other marks are not stored, however many a
-    /// process carries.
-    pub(super) fn read(wanted: &HashSet<&str>) -> Self {
+    /// Finds the processes with a mark in `wanted`, but for those in `known`. Other marks are not
+    /// stored, however many a process carries.
+    pub(super) fn read(wanted: &HashSet<&str>, known: &HashSet<i32>) -> Self {
         let mut marked = Self::default();
         let mut file = Buffer::default();
-        for pid in pids() {
+        for pid in pids().filter(|pid| !known.contains(pid)) {
             for mark in file
                 .marks(pid)
                 .filter(|mark| std::str::from_utf8(mark).is_ok_and(|mark| wanted.contains(mark)))
@@ -281,43 +317,18 @@ impl Buffer {
         }
     }
 
-    /// State of a process, as one letter.
-    fn state(&mut self, pid: i32) -> Option<u8> {
-        let stat = self.read(pid, "stat")?;
-        stat.get(stat.iter().rposition(|b| *b == b')')? + 2)
-            .copied()
-    }
-
     /// Returns the parent and the status of a process.
-    fn stat(&mut self, pid: i32) -> Option<(i32, Seen)> {
-        let stat = self.read(pid, "stat")?;
-        // The name is in parentheses and may contain anything. Only numbers follow the last one.
-        let rest = stat.get(stat.iter().rposition(|b| *b == b')')? + 1..)?;
-        let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
-        let parent = fields.nth(1)?.parse().ok()?;
-        let group = fields.next()?.parse().ok()?;
-        let session = fields.next()?.parse().ok()?;
-        let system: u64 = fields.nth(8)?.parse().ok()?;
-        let of_children: u64 = fields.nth(1)?.parse().ok()?;
-        let threads = fields.nth(2)?.parse().ok()?;
-        let began = fields.nth(1)?.parse().ok()?;
-        let mut virtual_bytes = fields.next()?.parse().ok()?;
-        let mut resident_pages = fields.next()?.parse().ok()?;
-        if virtual_bytes == 0 && threads > 1 {
-            (virtual_bytes, resident_pages) = sizes(&shown(pid)).unwrap_or_default();
+    fn status(&mut self, pid: i32) -> Option<(i32, Seen)> {
+        let (parent, mut seen) = parse_status(self.read(pid, "status")?)?;
+        if seen.has_ended && seen.threads > 1 {
+            let shown = fs::read(format!("{}/status", shown(pid))).ok();
+            let living = shown.and_then(|text| parse_status(&text));
+            if let Some((_, living)) = living {
+                seen.has_ended = false;
+                (seen.virtual_bytes, seen.held) = (living.virtual_bytes, living.held);
+            }
         }
-        Some((
-            parent,
-            Seen {
-                group,
-                session,
-                threads,
-                began,
-                system_ticks: system.saturating_add(of_children),
-                virtual_bytes,
-                resident_pages,
-            },
-        ))
+        Some((parent, seen))
     }
 
     /// Returns the marks that a process carries.
@@ -355,33 +366,38 @@ fn pids() -> impl Iterator<Item = i32> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Memory that processes hold: private memory, shared memory and page tables, but not mapped files.
-/// Memory behind a descriptor that is not mapped is not included.
-pub(super) fn memory_of(tree: &[i32]) -> Held {
-    let mut held = Held::default();
-    for pid in tree {
-        let mut text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        if !text.contains("RssAnon") {
-            let shown = format!("{}/status", shown(*pid));
-            text = fs::read_to_string(shown).unwrap_or_default();
-        }
-        for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
-            let of = match name {
-                "RssAnon" | "VmSwap" => &mut held.private,
-                "RssShmem" => &mut held.shared,
-                "VmPTE" => &mut held.tables,
-                _ => continue,
-            };
-            let bytes = value
-                .trim()
-                .strip_suffix(" kB")
-                .and_then(|kib| kib.trim().parse::<u64>().ok())
-                .unwrap_or(0)
-                .saturating_mul(1024);
-            *of = of.saturating_add(bytes);
+/// The parent and the status of a process, from its `status`. A name there cannot begin a line.
+fn parse_status(text: &[u8]) -> Option<(i32, Seen)> {
+    let mut parent = None;
+    let mut seen = Seen::default();
+    for line in text.split(|byte| *byte == b'\n') {
+        let Some((name, value)) = std::str::from_utf8(line)
+            .ok()
+            .and_then(|line| line.split_once(':'))
+        else {
+            continue; // the name of a program may be any bytes
+        };
+        let mut words = value.split_ascii_whitespace();
+        let Some(first) = words.next() else { continue };
+        let kib = || first.parse::<u64>().unwrap_or(0).saturating_mul(1024);
+        match name {
+            "State" => {
+                seen.has_ended = matches!(first, "Z" | "X");
+                seen.is_stopped = matches!(first, "T" | "t");
+            }
+            "PPid" => parent = first.parse().ok(),
+            "Threads" => seen.threads = first.parse().unwrap_or(1),
+            // The first number is that of this process's own namespace.
+            "NSpgid" => seen.group = first.parse().unwrap_or(0),
+            "NSsid" => seen.session = first.parse().unwrap_or(0),
+            "VmSize" => seen.virtual_bytes = kib(),
+            "RssAnon" | "VmSwap" => seen.held.private = seen.held.private.saturating_add(kib()),
+            "RssShmem" => seen.held.shared = kib(),
+            "VmPTE" => seen.held.tables = kib(),
+            _ => {}
         }
     }
-    held
+    Some((parent?, seen))
 }
 
 /// The folder of `/proc` that shows memory and files of a process: its own, or that of another of its
@@ -403,23 +419,30 @@ pub(super) fn shown(pid: i32) -> String {
 
 /// Whether a thread has ended and only its entry is left.
 fn has_ended(folder: &str) -> bool {
-    let stat = fs::read(format!("{folder}/stat")).unwrap_or_default();
-    let end = stat.iter().rposition(|byte| *byte == b')');
-    let state = end.and_then(|end| stat.get(end + 2));
-    state.is_none_or(|state| matches!(state, b'Z' | b'X'))
-}
-
-/// Bytes of address space and resident pages.
-fn sizes(folder: &str) -> Option<(u64, u64)> {
-    let stat = fs::read(format!("{folder}/stat")).ok()?;
-    let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 1..)?;
-    let mut fields = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
-    Some((fields.nth(20)?.parse().ok()?, fields.next()?.parse().ok()?))
+    let status = fs::read(format!("{folder}/status")).unwrap_or_default();
+    parse_status(&status).is_none_or(|(_, seen)| seen.has_ended)
 }
 
 /// Start time of a process, in ticks since boot.
 pub(super) fn began(pid: i32) -> Option<u64> {
-    Buffer::default().stat(pid).map(|(_, seen)| seen.began)
+    number_of_stat(pid, 19)
+}
+
+/// Kernel time of processes and of the ended ones that they waited for, in ticks. Waits for one that
+/// is just replaced.
+pub(super) fn system_ticks(tree: &[i32]) -> u64 {
+    tree.iter()
+        .flat_map(|pid| [12, 14].map(|at| number_of_stat(*pid, at).unwrap_or(0)))
+        .fold(0, u64::saturating_add)
+}
+
+/// A number of a process's `stat`, by how many come between it and the name.
+fn number_of_stat(pid: i32, at: usize) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may contain anything. Only numbers follow the last one.
+    let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 1..)?;
+    let mut numbers = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
+    numbers.nth(at)?.parse().ok()
 }
 
 /// All descendants of a process, found from the top, so the cost does not depend on the rest of the
@@ -497,11 +520,15 @@ mod tests {
             .spawn()
             .unwrap();
         let pid = i32::try_from(root.id()).unwrap();
+        let state = |pid: i32| {
+            let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let state = text
+                .lines()
+                .find_map(|line| line.strip_prefix("State:\t"))?;
+            state.bytes().next()
+        };
         let states = || -> Vec<u8> {
-            let mut states: Vec<u8> = below(pid)
-                .into_iter()
-                .filter_map(|pid| Buffer::default().state(pid))
-                .collect();
+            let mut states: Vec<u8> = below(pid).into_iter().filter_map(state).collect();
             states.sort_unstable();
             states
         };
@@ -509,7 +536,7 @@ mod tests {
 
         let paused = Paused::below([pid].into_iter());
         while states() != *b"TT" {} // a signal takes effect with a delay
-        let root_state = Buffer::default().state(pid); // asleep, or still on its way there
+        let root_state = state(pid); // asleep, or still on its way there
         assert!(
             matches!(root_state, Some(b'S' | b'R')),
             "the root itself goes on: {root_state:?}"
@@ -536,7 +563,7 @@ mod tests {
         while !below(own).contains(&pid) {} // other children of this process start and end
         let mut marked = Marked::default();
         while marked.with("a mark").is_empty() {
-            marked = Marked::read(&HashSet::from(["a mark"])); // a process has no environment until it has started
+            marked = Marked::read(&HashSet::from(["a mark"]), &HashSet::new()); // a process has no environment until it has started
         }
 
         assert!(all.children_of(own).contains(&pid));
@@ -544,7 +571,7 @@ mod tests {
             (tree.as_slice(), all.threads_of(&tree)),
             ([pid].as_slice(), 1)
         );
-        assert!(all.may_hold(&[own], memory_of(&[own]).sum()) && !all.may_hold(&tree, u64::MAX));
+        assert!(all.held(&[own]).private > 1024 * 1024 && all.held(&tree).tables > 0);
         assert_eq!(
             (marked.with("a mark"), marked.with("another")),
             ([pid].as_slice(), [].as_slice())

@@ -2,7 +2,11 @@
 //! epoll, inotify instances, pseudo-terminals. A command that takes them all would stop other
 //! commands, and the host itself, which cannot accept a connection without a watch.
 
-use std::{fs, sync::LazyLock};
+use std::{
+    fs,
+    sync::LazyLock,
+    time::{Duration, Instant},
+};
 
 use rustix::{fs::inotify, io::Errno};
 
@@ -10,6 +14,9 @@ use super::processes::shown;
 
 /// Descriptors that are looked at in one search.
 const READS_MAX: usize = 32 * 1024;
+
+/// How long one search may ask what the threads of a command wait for.
+const AWAITED_MAX: Duration = Duration::from_millis(250);
 
 /// One of the things that are scarce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,7 +200,10 @@ pub(super) fn awaited_files(tree: &[i32]) -> u64 {
         let call = fs::read_to_string(thread.path().join("syscall")).unwrap_or_default();
         files_of_call(&call)
     };
-    threads.take(READS_MAX).map(of).sum()
+    // Of a process that is just replaced the kernel shows a call only afterwards.
+    let begun = Instant::now();
+    let soon = |_: &fs::DirEntry| begun.elapsed() < AWAITED_MAX;
+    threads.take(READS_MAX).take_while(soon).map(of).sum()
 }
 
 /// Files that a call waits for, from the line of `/proc` that shows its number and arguments.

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    processes::Paused,
+    processes::{Paused, system_ticks},
     scarce::{self, Kind},
 };
 
@@ -34,8 +34,6 @@ pub(super) struct Candidate {
     pub(super) tree: Vec<i32>,
     /// Number of its open files.
     pub(super) files: u64,
-    /// Kernel time of its processes.
-    pub(super) ticks: u64,
 }
 
 /// What a search shows.
@@ -141,7 +139,7 @@ fn kept_by(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
             return (true, u64::MAX);
         }
         match kind {
-            Kind::Watches => (true, one.ticks),
+            Kind::Watches => (true, system_ticks(&one.tree)),
             Kind::Notifiers | Kind::Terminals => {
                 let count = match is_read {
                     true => scarce::count_of(kind, &one.tree),

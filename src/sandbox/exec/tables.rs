@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     hidden_memory::open_files,
-    processes::shown,
+    processes::{Waits, shown},
     scarce::{self, Taken},
 };
 
@@ -106,22 +106,29 @@ impl Tables {
     }
 
     /// Looks at the next files. Returns why the command must end, if it has more than its part of
-    /// something.
-    pub(super) fn step(&mut self, now: Instant) -> Result<(), String> {
+    /// something. `waits` are those of the pass: a file of a process that is just replaced is waited
+    /// for.
+    pub(super) fn step(&mut self, now: Instant, waits: &Waits) -> Result<(), String> {
         let Some(mut reading) = self.reading.take().or_else(|| self.begin()) else {
             return Ok(());
         };
         let others = self.of.iter().filter(|(pid, _)| **pid != reading.pid);
         let others = others.fold(Taken::default(), |sum, (_, table)| sum.plus(table.taken));
-        let mut looked = 0;
-        for file in reading.rest.by_ref().take(STEP) {
-            looked += 1;
+        let mut is_read = false;
+        for looked in 0.. {
+            if looked == STEP || waits.are_long() {
+                break;
+            }
+            let Some(file) = reading.rest.next() else {
+                is_read = true;
+                break;
+            };
             if let Ok(file) = file {
                 reading.taken = reading.taken.plus(scarce::of_file(&reading.shown, &file));
                 scarce::check(others.plus(reading.taken))?;
             }
         }
-        if looked == STEP {
+        if !is_read {
             self.reading = Some(reading);
         } else if let Some(table) = self.of.get_mut(&reading.pid) {
             table.read = Some((now, reading.files));
@@ -158,7 +165,7 @@ mod tests {
     fn read_all(tables: &mut Tables, now: Instant) -> usize {
         let mut steps = 0;
         while tables.due() > 0 {
-            tables.step(now).unwrap();
+            tables.step(now, &Waits::begin()).unwrap();
             steps += 1;
         }
         steps

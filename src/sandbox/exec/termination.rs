@@ -53,6 +53,9 @@ pub(super) trait Terminate {
     /// Kills its processes. `all` is empty unless it asked for [`Kill::Tree`].
     fn kill(&mut self, now: Instant, all: &Processes);
 
+    /// The process above its others; `None` once that was reaped, since another may have its id.
+    fn leader(&self) -> Option<i32>;
+
     /// The mark in the environment of its processes; empty if it has none.
     fn mark(&self) -> &str;
 
@@ -135,7 +138,17 @@ impl Terminator {
             .zip(&all_needs)
             .filter(|(_, needs)| needs.marks_since.is_some());
         self.scans.fetch_add(1, Ordering::Relaxed);
-        let marked = Marked::read(&asking.map(|(job, _)| job.mark()).collect::<HashSet<_>>());
+        let wanted = asking.map(|(job, _)| job.mark()).collect::<HashSet<_>>();
+        // What is below a group that does not end belongs to that one.
+        let others = jobs.iter().zip(&all_needs);
+        let others = others.filter(|(_, needs)| needs.marks_since.is_none());
+        let others: Vec<i32> = others.filter_map(|(job, _)| job.leader()).collect();
+        let all = match others.is_empty() {
+            true => Processes::default(),
+            false => Processes::read(),
+        };
+        let known = others.iter().flat_map(|root| all.tree(*root)).collect();
+        let marked = Marked::read(&wanted, &known);
         let over = Instant::now();
         let not_before = over + (over - now) * PAUSE;
         let mut again = false;
@@ -231,6 +244,10 @@ impl Terminate for Group {
         }
     }
 
+    fn leader(&self) -> Option<i32> {
+        self.ended.is_none().then_some(self.leader)
+    }
+
     fn mark(&self) -> &str {
         &self.mark
     }
@@ -268,6 +285,10 @@ mod tests {
         fn kill(&mut self, _: Instant, _: &Processes) {
             (self.needs.kill, self.needs.dying) = (None, true);
             self.killed += 1;
+        }
+
+        fn leader(&self) -> Option<i32> {
+            None
         }
 
         fn mark(&self) -> &str {

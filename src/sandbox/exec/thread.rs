@@ -564,6 +564,38 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn commands_begin_beside_one_whose_processes_are_replaced_all_the_time() {
+        let (_folder, _spawner, sandbox) = among_tenants();
+        let of = |tenant: &str, command: &str| Exec {
+            tenant: Some(tenant.parse().unwrap()),
+            ..Exec::new(command)
+        };
+        let storm = "s='exec sh -c \"$0\" \"$0\"'; for i in {1..60}; do sh -c \"$s\" \"$s\" & done; \
+             touch begun; wait";
+        let end = CancellationToken::new();
+        let others = async {
+            let _ends = end.clone().drop_guard();
+            let begun = of("zeta", "until [[ -e begun ]]; do sleep 0.02; done");
+            let began = Instant::now();
+            sandbox.exec(begun, CancellationToken::new()).await.unwrap();
+            let mut slowest = Duration::ZERO;
+            for _ in 0..8 {
+                let began = Instant::now();
+                let other = sandbox.exec(of("zeta", "true"), CancellationToken::new());
+                other.await.unwrap();
+                slowest = slowest.max(began.elapsed());
+            }
+            (slowest, began.elapsed())
+        };
+
+        let (_, (slowest, all)) =
+            tokio::join!(sandbox.exec(of("acme", storm), end.clone()), others);
+
+        eprintln!("note: beside processes that are replaced: all {all:?}, slowest {slowest:?}");
+        assert!(all < Duration::from_secs(8), "{all:?}, slowest {slowest:?}");
+    }
+
+    #[tokio::test]
     async fn a_command_with_very_many_new_sessions_all_the_time_ends() {
         if std::fs::read_to_string("/proc/self/autogroup").is_err() {
             eprintln!("note: this kernel has no sessions that give way");

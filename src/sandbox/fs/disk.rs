@@ -46,7 +46,14 @@ impl Disk {
         }
     }
 
-    /// Records what the processes of `tree` have written. `ticks` is their kernel time.
+    /// Whether the disk has lost more bytes or files than this since the count began, whoever took
+    /// them.
+    pub(in crate::sandbox) fn has_lost(&self, bytes: u64, files: u64) -> bool {
+        self.lost() > bytes || self.lost_files() > files
+    }
+
+    /// Records what the processes of `tree` have written. `ticks` is their kernel time. Waits for
+    /// those that are just replaced.
     pub(in crate::sandbox) fn watch(&mut self, tree: &[i32], ticks: u64) {
         let written = |pid: &i32| {
             let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
@@ -96,16 +103,19 @@ impl Disk {
             .saturating_sub(free(&self.folder).unwrap_or(before).bytes)
     }
 
+    /// Files by which the free ones became fewer since the count began, whoever created them.
+    fn lost_files(&self) -> u64 {
+        let Some(before) = self.free.and_then(|free| free.files) else {
+            return 0;
+        };
+        let now = free(&self.folder).and_then(|free| free.files);
+        before.saturating_sub(now.unwrap_or(before))
+    }
+
     /// Whether the disk has lost more than `files` files and this command had the kernel time to
     /// create them.
     pub(in crate::sandbox) fn may_have_created_more_than(&self, files: u64) -> bool {
-        let Some(before) = self.free.and_then(|free| free.files) else {
-            return false;
-        };
-        let now = free(&self.folder)
-            .and_then(|free| free.files)
-            .unwrap_or(before);
-        before.saturating_sub(now) > files && is_enough(self.ticks(), files)
+        self.lost_files() > files && is_enough(self.ticks(), files)
     }
 
     /// Starts the count of files again from the current state of the disk.
