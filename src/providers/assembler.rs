@@ -26,6 +26,9 @@ pub trait Assemble: Send {
 
     /// Whether [`ModelEvent::Completed`] was emitted. Bytes after it are ignored.
     fn is_complete(&self) -> bool;
+
+    /// Bytes of the answer that are kept so far, with those of an event whose end has not arrived.
+    fn kept_bytes(&self) -> usize;
 }
 
 impl From<SseTooLong> for ProviderError {

@@ -40,6 +40,8 @@ mod pace;
 #[cfg(feature = "_provider")]
 mod reply;
 #[cfg(feature = "_provider")]
+mod room;
+#[cfg(feature = "_provider")]
 mod sealed;
 #[cfg(feature = "_provider")]
 mod secret;

@@ -18,6 +18,7 @@ use super::{
     gunzip::{Gunzip, PIECE},
     limits,
     pace::{Pace, SharedIntake},
+    room::AnswerRoom,
     secret::Secret,
     timer::{CallTimer, Phase},
     transport::Answer,
@@ -51,7 +52,13 @@ struct Reading {
     /// `{`.
     sniffed: bool,
     pace: Pace,
+    room: AnswerRoom,
+    /// What `bytes` was when room was last taken.
+    room_for: usize,
 }
+
+/// After how many bytes room is taken for what was kept of them.
+const ROOM_LOOK: usize = 256 * 1024;
 
 impl Reply {
     pub(super) fn new(
@@ -68,6 +75,8 @@ impl Reply {
             bytes: 0,
             sniffed: false,
             pace: Pace::new(shared),
+            room: AnswerRoom::new(),
+            room_for: 0,
         };
         Self {
             limits,
@@ -230,7 +239,12 @@ impl Reading {
                 _ => {}
             }
         }
-        self.assembler.feed(bytes, out)
+        self.assembler.feed(bytes, out)?;
+        if self.bytes - self.room_for >= ROOM_LOOK {
+            self.room_for = self.bytes;
+            self.room.hold(self.assembler.kept_bytes())?;
+        }
+        Ok(())
     }
 }
 

@@ -41,6 +41,11 @@ impl SseDecoder {
         Self::default()
     }
 
+    /// Bytes of the event whose end has not arrived.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.line.len() + self.data.len()
+    }
+
     /// Takes bytes and calls `sink` for every event that they complete.
     ///
     /// # Errors

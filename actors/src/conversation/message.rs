@@ -171,8 +171,8 @@ pub enum ConversationMsg {
     /// From a caller: a command.
     Ask {
         command: Command,
-        /// The place of a large history among the reads of its tenant; freed when the command is
-        /// handled, whether its caller still waits or not.
+        /// The place of a large history among the reads of its tenant; freed when what the command
+        /// led to is stored, whether its caller still waits or not.
         place: ReadPermit,
         reply: Answer<()>,
     },

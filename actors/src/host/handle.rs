@@ -521,7 +521,7 @@ impl ConversationHandle {
     }
 
     /// As [`ConversationHandle::ask`], for a command that holds a place among the reads of its tenant
-    /// until the conversation has handled it.
+    /// until what it led to is stored.
     async fn ask_within(&self, command: Command, place: ReadPermit) -> Result<(), SendError> {
         self.send_mail(|reply| ConversationMsg::Ask {
             command,

@@ -130,7 +130,8 @@ impl Incoming {
             (None, Some(id)) if fields.contains_key("result") || fields.contains_key("error") => {
                 // An id that is none of ours answers nothing.
                 let id = id.as_u64().unwrap_or(u64::MAX);
-                let result = fields.remove("result");
+                let failed = fields.get("error").is_some_and(|error| !error.is_null());
+                let result = fields.remove("result").filter(|_| !failed);
                 Some(Self::Answer { id, result })
             }
             (_, id) => wrong(
@@ -305,7 +306,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_line_is_one_message_and_a_wrong_one_harms_no_other() {
-        let text = b"{\"id\":1,\"method\":\"a\",\"params\":{\"x\":1}}\n\nno json\n[]\n{\"id\":3}\n{\"method\":\"n\"}\n{\"id\":7,\"result\":{}}\n{\"id\":8,\"error\":{}}";
+        let text = b"{\"id\":1,\"method\":\"a\",\"params\":{\"x\":1}}\n\nno json\n[]\n{\"id\":3}\n{\"method\":\"n\"}\n{\"id\":7,\"result\":{}}\n{\"id\":8,\"error\":{}}\n{\"id\":9,\"result\":{},\"error\":{}}";
 
         let read = all(text.to_vec()).await;
 
@@ -331,6 +332,10 @@ mod tests {
                 },
                 Incoming::Answer {
                     id: 8,
+                    result: None
+                },
+                Incoming::Answer {
+                    id: 9,
                     result: None
                 }
             ]

@@ -68,6 +68,11 @@ impl Assemble for GeminiAssembler {
     fn is_complete(&self) -> bool {
         self.reply.complete
     }
+
+    fn kept_bytes(&self) -> usize {
+        let reply = &self.reply;
+        reply.size.bytes + reply.open_bytes() + self.decoder.kept_bytes()
+    }
 }
 
 struct Reply {
@@ -132,8 +137,12 @@ impl Reply {
         if self.complete {
             return Ok(());
         }
-        let open = self.open.as_ref().map_or(0, |(_, text)| text.len());
-        self.size.check(open)
+        self.size.check(self.open_bytes())
+    }
+
+    /// Bytes of what has not ended yet.
+    fn open_bytes(&self) -> usize {
+        self.open.as_ref().map_or(0, |(_, text)| text.len())
     }
 
     fn part(&mut self, part: Part<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {

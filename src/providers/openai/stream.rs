@@ -72,6 +72,11 @@ impl Assemble for OpenAiAssembler {
     fn is_complete(&self) -> bool {
         self.reply.complete
     }
+
+    fn kept_bytes(&self) -> usize {
+        let reply = &self.reply;
+        reply.size.bytes + reply.open_bytes() + self.decoder.kept_bytes()
+    }
 }
 
 struct Reply {
@@ -213,8 +218,12 @@ impl Reply {
         if self.complete {
             return Ok(());
         }
-        let open = self.open.as_ref().map_or(0, |(_, text)| text.len());
-        self.size.check(open)
+        self.size.check(self.open_bytes())
+    }
+
+    /// Bytes of what has not ended yet.
+    fn open_bytes(&self) -> usize {
+        self.open.as_ref().map_or(0, |(_, text)| text.len())
     }
 
     fn choice(

@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{
     job::{Hurry, Job},
-    machine::{self, Machine},
+    machine::{self, Machine, Suspect},
     processes::{Paused, Processes, Waits, total},
     scarce, search,
     turns::Turns,
@@ -67,9 +67,10 @@ const LOSS: u64 = 16 * 1024 * 1024;
 const MEMORY_READ_INTERVAL: Duration = Duration::from_millis(5);
 const HURRIED_READ_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How long a look for what the machine has lost may take without the commands being paused for the
-/// next one.
-const SEARCHED_SOON: Duration = Duration::from_millis(50);
+/// How long commands stand still whenever something is read of them that a process which is just
+/// replaced (`execve`) holds up, after one has: it holds up the reader until it gets a processor, and
+/// the more processes run, the longer that takes.
+const HELD_FOR: Duration = Duration::from_secs(30);
 
 /// Pause after a check of commands that lose memory, as a multiple of what the check took.
 const LOSS_SHARE: u32 = 3;
@@ -139,8 +140,8 @@ pub(super) struct Checks {
     losses_checked_at: Instant,
     losses_check_took: Duration,
     losses_cost: Cost,
-    /// How long the last look for what the machine has lost took, waits included.
-    search_took: Duration,
+    /// Until when commands stand still for what may be held up.
+    held_until: Instant,
     /// The machine at the last check that examined commands.
     examined: Machine,
     /// Memory available at the last check and at the last read, in bytes; `None` if every command
@@ -184,7 +185,7 @@ impl Checks {
             losses_checked_at: now,
             losses_check_took: Duration::ZERO,
             losses_cost: Cost::default(),
-            search_took: Duration::ZERO,
+            held_until: now,
             examined: Machine::default(),
             available: None,
         }
@@ -477,8 +478,13 @@ impl Checks {
         if now < self.files_due {
             return;
         }
-        let begun = processor_time();
+        if jobs.values().all(|job| job.tables_due() == 0) {
+            return;
+        }
+        let held_from = processor_time();
         let waits = Waits::begin();
+        let _paused = self.hold_if_slow(jobs);
+        let begun = processor_time();
         while spent_since(begun) < SLICE && !waits.are_long() {
             let due = jobs.values_mut().filter(|job| job.tables_due() > 0);
             let last = self.files_of.as_ref();
@@ -491,7 +497,10 @@ impl Checks {
             self.files_of = job.tenant().cloned();
             job.read_files(&waits);
         }
-        let took = spent_since(begun) + waits.sum();
+        if waits.are_long() {
+            self.held_until = Instant::now() + HELD_FOR;
+        }
+        let took = spent_since(held_from) + waits.sum();
         self.files_due = Instant::now() + took * FILES_SHARE;
     }
 
@@ -528,29 +537,21 @@ impl Checks {
     }
 
     /// Ends the command that holds what the machine has lost. `paused` are the commands if they are
-    /// paused for it; otherwise they are when the last time took long, since whoever is just replaced
+    /// paused for it; otherwise they are if the look at them waits, since whoever is just replaced
     /// holds up the reader.
     fn end_losing(&mut self, jobs: &mut Jobs, all: &Processes, paused: Option<Paused>) {
         let Some(now) = Machine::read() else { return };
         if !jobs.values().any(|job| job.may_hold_what_is_lost(now)) {
             return;
         }
-        let _paused = match paused {
-            None if self.search_took > SEARCHED_SOON => {
-                let suspects = jobs.values().filter(|job| job.is_suspect());
-                Some(Paused::below(suspects.map(Job::root)))
-            }
-            paused => paused,
-        };
-        let begun = Instant::now();
-        let mut by_files: Vec<_> = jobs.iter().collect();
-        by_files.sort_by_key(|(_, job)| job.open_files());
-        let mut reads = DESCRIPTORS_MAX;
-        let suspects: Vec<_> = by_files
-            .into_iter()
-            .filter_map(|(id, job)| Some((*id, job.suspect(all, now, &mut reads)?)))
-            .collect();
-        self.search_took = begun.elapsed();
+        let mut _paused = paused.or_else(|| self.hold_if_slow(jobs));
+        let waits = _paused.is_none().then(Waits::begin);
+        let mut suspects = suspects(jobs, all, now, waits.as_ref());
+        if waits.is_some_and(|waits| waits.are_long()) {
+            self.held_until = Instant::now() + HELD_FOR;
+            _paused = Some(Self::hold(jobs));
+            suspects = self::suspects(jobs, all, now, None);
+        }
         let over = machine::over(
             now,
             &suspects
@@ -585,6 +586,7 @@ impl Checks {
             self.limit_check = Some(limit_check);
             return;
         }
+        self.watch_disks(jobs, &limit_check.all);
         self.check_disks(jobs);
         self.check_scarce(jobs);
         self.check_open_files(jobs);
@@ -592,6 +594,35 @@ impl Checks {
         self.check_interval = CHECK_INTERVAL
             .max(limit_check.took * CHECK_SHARE)
             .min(CHECK_INTERVAL_MAX);
+    }
+
+    /// Pauses all commands.
+    fn hold(jobs: &Jobs) -> Paused {
+        let running = jobs.values().filter(|job| job.is_running());
+        Paused::below(running.map(Job::root))
+    }
+
+    /// Pauses all commands if one of them has lately held up what is read of them.
+    fn hold_if_slow(&self, jobs: &Jobs) -> Option<Paused> {
+        (Instant::now() < self.held_until).then(|| Self::hold(jobs))
+    }
+
+    /// Reads what the commands have written whose disk has lost a part of what they may write.
+    fn watch_disks(&mut self, jobs: &mut Jobs, all: &Processes) {
+        if !jobs.values().any(Job::may_fill_the_disk) {
+            return;
+        }
+        let paused = self.hold_if_slow(jobs);
+        let waits = paused.is_none().then(Waits::begin);
+        let mut filling = jobs.values_mut().filter(|job| job.may_fill_the_disk());
+        if filling.all(|job| job.watch_the_disk(all, waits.as_ref())) {
+            return;
+        }
+        self.held_until = Instant::now() + HELD_FOR;
+        let _paused = Self::hold(jobs);
+        for job in jobs.values_mut().filter(|job| job.may_fill_the_disk()) {
+            job.watch_the_disk(all, None);
+        }
     }
 
     /// A disk shows that it fills up, but not who fills it. Of bytes, a command is ended for those
@@ -622,6 +653,23 @@ impl Checks {
             jobs.values_mut().for_each(|job| job.disk.forget_files());
         }
     }
+}
+
+/// What each command may hold of what the machine has lost, by its id; those with few open files
+/// first. Stops where it takes longer than `waits` allows.
+fn suspects(
+    jobs: &Jobs,
+    all: &Processes,
+    now: Machine,
+    waits: Option<&Waits>,
+) -> Vec<(u64, Suspect)> {
+    let mut by_files: Vec<_> = jobs.iter().collect();
+    by_files.sort_by_key(|(_, job)| job.open_files());
+    let mut reads = DESCRIPTORS_MAX;
+    by_files
+        .into_iter()
+        .filter_map(|(id, job)| Some((*id, job.suspect(all, now, &mut reads, waits)?)))
+        .collect()
 }
 
 #[cfg(test)]

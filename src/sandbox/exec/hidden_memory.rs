@@ -9,7 +9,7 @@ use std::{
     os::unix::fs::MetadataExt,
 };
 
-use super::processes::shown;
+use super::processes::{Waits, shown};
 
 /// Prefixes of the names of shared memory that is no file of a disk.
 const IN_MEMORY: [&str; 4] = ["/memfd:", "/dev/zero (deleted)", "/SYSV", "/dev/shm/"];
@@ -29,13 +29,14 @@ impl HiddenMemory {
     /// Examines processes, `reads` descriptors of theirs at most, which is lowered by those that were
     /// looked at, and as many mappings of each. Stops counting sockets at `sockets_max`, since more
     /// would not change the decision. Of processes that have more descriptors, `open_files`, the
-    /// rest counts as the most that it could be.
+    /// rest counts as the most that it could be. Stops where it takes longer than `waits` allows.
     pub(super) fn of(
         tree: &[i32],
         open_files: u64,
         reads: &mut usize,
         mappings_max: usize,
         sockets_max: u64,
+        waits: Option<&Waits>,
     ) -> Self {
         let mut hidden = Self::default();
         let mut files = HashMap::<u64, u64>::new();
@@ -44,7 +45,10 @@ impl HiddenMemory {
             let shown = shown(*pid);
             let table = is_read.then(|| fs::read_dir(format!("{shown}/fd")));
             for fd in table.into_iter().flatten().flatten().flatten() {
-                if *reads == 0 || hidden.sockets >= sockets_max {
+                if *reads == 0
+                    || hidden.sockets >= sockets_max
+                    || waits.is_some_and(Waits::are_long)
+                {
                     break;
                 }
                 *reads -= 1;
@@ -60,6 +64,9 @@ impl HiddenMemory {
                     }
                     _ => {}
                 }
+            }
+            if waits.is_some_and(Waits::are_long) {
+                return hidden;
             }
             let maps = fs::read_to_string(format!("{shown}/maps")).unwrap_or_default();
             for (inode, mapped) in maps.lines().take(mappings_max).filter_map(shared_memory) {
@@ -177,8 +184,9 @@ mod tests {
     #[test]
     fn sockets_and_pipes_of_a_process_are_counted() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let of =
-            |mut reads, sockets_max| HiddenMemory::of(&[own], 100, &mut reads, 10_000, sockets_max);
+        let of = |mut reads, sockets_max| {
+            HiddenMemory::of(&[own], 100, &mut reads, 10_000, sockets_max, None)
+        };
         let before = of(10_000, u64::MAX);
         let _held = (
             rustix::pipe::pipe().unwrap(),

@@ -24,7 +24,9 @@ use super::{
     hidden_memory::{HiddenMemory, open_files, open_sockets, sockets_in_use},
     launch::{AtGate, Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
-    processes::{Held, Paused, Processes, Waits, below, kill, kill_group, pidfd, system_ticks},
+    processes::{
+        Held, Paused, Processes, Waits, below, kill, kill_group, pidfd, written_and_ticks,
+    },
     progress::{Line, ProgressSender},
     scarce,
     search::Candidate,
@@ -63,9 +65,6 @@ const READS_MAX: usize = 16;
 /// What a command has written is read once its disk has lost one part in this many of what the
 /// command may write.
 const DISK_PARTS: u64 = 8;
-
-/// How long that may take without the command being stopped for it the next time.
-const READ_SOON: Duration = Duration::from_millis(20);
 
 /// How long a command begins: its boundary is made, and the scheduler learns its place.
 const BEGINNING: Duration = Duration::from_secs(1);
@@ -143,8 +142,6 @@ pub(super) struct Job {
     before: Option<Machine>,
     /// Memory held at the last check.
     held: Held,
-    /// What the last look at the bytes that it has written took.
-    disk_read_took: Duration,
     /// Its open files.
     tables: Tables,
     tenant: Option<TenantId>,
@@ -203,7 +200,6 @@ impl Job {
             },
             limits: launch.limits,
             disk: Disk::of(launch.disk),
-            disk_read_took: Duration::ZERO,
             before: if group.is_none() {
                 Machine::read()
             } else {
@@ -333,27 +329,22 @@ impl Job {
         if self.tables.files() > OPEN_FILES_MAX {
             self.stop_opening();
         }
-        self.watch_the_disk(&tree);
     }
 
-    /// Reads what the command has written, once its disk has lost a part of what it may write. Its
-    /// processes are stopped for that when the last time took long: whoever is just replaced holds up
-    /// the reader, and the more of them run, the longer.
-    fn watch_the_disk(&mut self, tree: &[i32]) {
-        let ExecLimits {
-            disk_bytes, files, ..
-        } = self.limits;
-        if !self
-            .disk
-            .has_lost(disk_bytes / DISK_PARTS, files / DISK_PARTS)
-        {
-            return;
+    /// Whether to read what the command has written: its disk has lost a part of what it may write.
+    pub(super) fn may_fill_the_disk(&self) -> bool {
+        let limits = &self.limits;
+        let (bytes, files) = (limits.disk_bytes / DISK_PARTS, limits.files / DISK_PARTS);
+        self.is_running() && self.disk.has_lost(bytes, files)
+    }
+
+    /// Reads what the command has written. Returns false if that takes longer than `waits` allows.
+    pub(super) fn watch_the_disk(&mut self, all: &Processes, waits: Option<&Waits>) -> bool {
+        let read = written_and_ticks(&all.tree(self.pid), waits);
+        if let Some((written, ticks)) = read {
+            self.disk.note(written, ticks);
         }
-        let _paused =
-            (self.disk_read_took > READ_SOON).then(|| Paused::below(std::iter::once(self.pid)));
-        let begun = Instant::now();
-        self.disk.watch(tree, system_ticks(tree));
-        self.disk_read_took = begun.elapsed();
+        read.is_some()
     }
 
     /// Bytes that the command wrote to its `/tmp` and `/dev/shm` behind bubblewrap. Zero for a job
@@ -395,12 +386,13 @@ impl Job {
     }
 
     /// The job's part in the memory lost so far: what it visibly holds, and what it could hold
-    /// unseen. `reads` is how many open files may be looked at.
+    /// unseen. `reads` is how many open files may be looked at, for as long as `waits` allows.
     pub(super) fn suspect(
         &self,
         all: &Processes,
         now: Machine,
         reads: &mut usize,
+        waits: Option<&Waits>,
     ) -> Option<Suspect> {
         let before = self.before.filter(|_| self.is_suspect())?;
         let tree = all.tree(self.pid);
@@ -411,6 +403,7 @@ impl Job {
             reads,
             MAPPINGS_MAX,
             now.lost_since(before) / SOCKET_BYTES + 1,
+            waits,
         );
         Some(Suspect {
             before,

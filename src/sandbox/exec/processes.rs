@@ -436,6 +436,25 @@ pub(super) fn system_ticks(tree: &[i32]) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
+/// Bytes that processes have written, with those of the ended ones that they waited for, and
+/// [`system_ticks`]. `None` if it takes longer than `waits` allows.
+pub(super) fn written_and_ticks(tree: &[i32], waits: Option<&Waits>) -> Option<(u64, u64)> {
+    let (mut written, mut ticks) = (0_u64, 0_u64);
+    for pid in tree {
+        if waits.is_some_and(Waits::are_long) {
+            return None;
+        }
+        let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+        let mut bytes = io
+            .lines()
+            .filter_map(|line| line.strip_prefix("write_bytes: "));
+        let bytes = bytes.next().and_then(|bytes| bytes.parse().ok());
+        written = written.saturating_add(bytes.unwrap_or(0));
+        ticks = ticks.saturating_add(system_ticks(&[*pid]));
+    }
+    Some((written, ticks))
+}
+
 /// A number of a process's `stat`, by how many come between it and the name.
 fn number_of_stat(pid: i32, at: usize) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;

@@ -5,7 +5,7 @@
 //!
 //! A command cannot take room without writing: the filter of system calls refuses `fallocate`.
 
-use std::{fs, path::PathBuf};
+use std::path::PathBuf;
 
 /// Files that a process can create in one kernel tick (10 ms) at most, since each takes at least
 /// 1.5 µs. A command with less kernel time did not create the files that the disk lost.
@@ -52,21 +52,15 @@ impl Disk {
         self.lost() > bytes || self.lost_files() > files
     }
 
-    /// Records what the processes of `tree` have written. `ticks` is their kernel time. Waits for
-    /// those that are just replaced.
-    pub(in crate::sandbox) fn watch(&mut self, tree: &[i32], ticks: u64) {
-        let written = |pid: &i32| {
-            let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-            text.lines()
-                .find_map(|line| line.strip_prefix("write_bytes: ")?.parse::<u64>().ok())
-        };
-        self.note(tree.iter().filter_map(written).sum());
+    /// Records what the living processes have written, and their kernel time.
+    pub(in crate::sandbox) fn note(&mut self, written: u64, ticks: u64) {
+        self.note_written(written);
         self.ticks = self.ticks.max(ticks);
     }
 
     /// Takes the sum over the living. It falls only when a process ended whose bytes no living one
     /// has.
-    fn note(&mut self, living: u64) {
+    fn note_written(&mut self, living: u64) {
         let ended = self.living.saturating_sub(living);
         self.ended = self.ended.saturating_add(ended);
         self.living = living;
@@ -150,7 +144,7 @@ mod tests {
     fn what_ended_processes_wrote_counts_once() {
         let mut disk = Disk::of(PathBuf::from("/"));
         let mut after = |living| {
-            disk.note(living);
+            disk.note_written(living);
             disk.written()
         };
 

@@ -27,6 +27,15 @@ const COMMIT_JOBS_MAX: usize = 256;
 const COMMIT_BYTES_MAX: usize = 1024 * 1024;
 /// Most bytes of a joined append, so that it does not fill a commit alone.
 const JOINED_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a job from which its commit takes long: an imported history, a fork, a large snapshot.
+const LARGE_BYTES: usize = 256 * 1024;
+/// Pause before the next such job while other tenants have work, as a multiple of what its commit
+/// took, and the longest one: a change of a conversation takes several commits, and would wait for
+/// one of a flood before each of them.
+const LARGE_PAUSE: u32 = 2;
+const LARGE_PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How long ago a tenant may have had its last job to count as one that has work.
+const RECENT: Duration = Duration::from_secs(1);
 /// Snapshots may take one part in this many of the queue's bytes, beside what appends may take: a
 /// thousand conversations that fall asleep together must not get live appends refused.
 const CACHE_SHARE: usize = 8;
@@ -70,6 +79,11 @@ struct Lines {
     erasures: usize,
     /// When the oldest waiting job arrived.
     since: Option<Instant>,
+    /// When a commit with a large job was given out, and when the next such job may be.
+    large_begun: Option<Instant>,
+    large_due: Option<Instant>,
+    /// The two tenants whose jobs came last, and when.
+    recent: [Option<(TenantId, Instant)>; 2],
     is_closed: bool,
     /// Whether waiting jobs are refused, also those that a writer puts back.
     is_abandoned: bool,
@@ -310,6 +324,7 @@ impl Lines {
 
     fn put_by(&mut self, job: Job, put: impl FnOnce(&mut Line, Job) -> Put) {
         self.since.get_or_insert_with(Instant::now);
+        self.note_recent(job.tenant());
         let is_cache = job.is_cache();
         let erasures = usize::from(job.is_erasure());
         let line = self
@@ -335,6 +350,32 @@ impl Lines {
         }
         self.count += members;
         self.awaited += awaited;
+    }
+
+    fn note_recent(&mut self, tenant: &TenantId) {
+        let [last, before] = &mut self.recent;
+        if last.as_ref().is_none_or(|(of, _)| of != tenant) {
+            std::mem::swap(last, before);
+        }
+        *last = Some((tenant.clone(), Instant::now()));
+    }
+
+    /// Lets those go first in turn whose next job may be taken now. Returns how long to wait if there
+    /// is none.
+    fn pass_large(&mut self, now: Instant) -> Option<Duration> {
+        let due = self.large_due.filter(|due| *due > now && !self.is_closed)?;
+        for _ in 0..self.turn.len() {
+            let tenant = self.turn.front()?;
+            let next = self.tenants.get(tenant)?.jobs.front()?;
+            let mut recent = self.recent.iter().flatten();
+            let is_alone =
+                recent.all(|(of, at)| of == tenant || now.saturating_duration_since(*at) > RECENT);
+            if next.size() <= LARGE_BYTES || is_alone {
+                return None;
+            }
+            self.turn.rotate_left(1);
+        }
+        Some(due - now)
     }
 
     /// Takes the first job of the tenant next in turn; `None` if it does not fit into `room` bytes.
@@ -374,7 +415,11 @@ impl Lines {
     /// Takes the members of the next commit, if it is time for one. There are two waits: for a first
     /// job, then for others to share its commit; the second is skipped as soon as any waiting job has
     /// a caller that awaits it.
-    fn next(&mut self) -> Next {
+    fn next(&mut self, now: Instant) -> Next {
+        if let Some(begun) = self.large_begun.take() {
+            let took = now.saturating_duration_since(begun);
+            self.large_due = Some(now + (took * LARGE_PAUSE).min(LARGE_PAUSE_MAX));
+        }
         if self.count == 0 {
             return match self.is_closed {
                 true => Next::End,
@@ -386,7 +431,12 @@ impl Lines {
         }
         let mut jobs = Vec::with_capacity(self.count.min(COMMIT_JOBS_MAX));
         let mut bytes = 0;
+        let mut wait = None;
         while jobs.len() < COMMIT_JOBS_MAX {
+            wait = self.pass_large(now);
+            if wait.is_some() {
+                break;
+            }
             // The first member is taken whatever its size.
             let room = if jobs.is_empty() {
                 None
@@ -395,9 +445,15 @@ impl Lines {
             };
             let Some(job) = self.take(room) else { break };
             bytes += job.size();
+            if job.size() > LARGE_BYTES {
+                self.large_begun = Some(now);
+            }
             jobs.push(job);
         }
-        Next::Commit(jobs)
+        match wait {
+            Some(wait) if jobs.is_empty() => Next::Group(wait),
+            _ => Next::Commit(jobs),
+        }
     }
 
     /// How long the writer may still wait for jobs to share the commit; `None` if it must commit
@@ -477,7 +533,7 @@ impl Queue {
     pub(in crate::storage) fn next(&self, idle: Duration) -> Option<Vec<Job>> {
         let mut lines = self.lock();
         loop {
-            match lines.next() {
+            match lines.next(Instant::now()) {
                 Next::End => return None,
                 Next::Commit(jobs) => return Some(jobs),
                 Next::Group(wait) => {
@@ -499,7 +555,7 @@ impl Queue {
     #[cfg(feature = "postgres")]
     pub(in crate::storage) async fn next_async(&self) -> Option<Vec<Job>> {
         loop {
-            let next = self.lock().next();
+            let next = self.lock().next(Instant::now());
             match next {
                 Next::End => return None,
                 Next::Commit(jobs) => return Some(jobs),

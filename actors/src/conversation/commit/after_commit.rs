@@ -10,6 +10,7 @@ use crate::{
         wait_status::ReadPlace,
     },
     journal::Durable,
+    reads::ReadPermit,
     tool_executor::{Run, ToolExecutorRef},
 };
 
@@ -18,8 +19,9 @@ use crate::{
 pub(in crate::conversation) enum Waiter {
     /// The caller of a prompt.
     Receipt(Answer<Receipt>),
-    /// Any other caller.
-    Done(Answer<()>),
+    /// Any other caller. The place of a large history among the reads of its tenant is freed with the
+    /// answer, whether the caller still waits or not.
+    Done(Answer<()>, ReadPermit),
 }
 
 impl Waiter {
@@ -27,7 +29,7 @@ impl Waiter {
     pub(in crate::conversation) fn refuse(self, error: ConversationError) {
         match self {
             Self::Receipt(reply) => drop(reply.send(Err(error))),
-            Self::Done(reply) => drop(reply.send(Err(error))),
+            Self::Done(reply, _place) => drop(reply.send(Err(error))),
         }
     }
 }
@@ -36,8 +38,8 @@ impl Waiter {
 pub(in crate::conversation) enum AfterCommit {
     /// Answer that a prompt is stored.
     Receipt(Answer<Receipt>, Receipt),
-    /// Answer that a request is done.
-    Done(Answer<()>),
+    /// Answer that a request is done, and free its place.
+    Done(Answer<()>, ReadPermit),
     /// Answer a read with the state.
     State {
         /// The reader.
@@ -58,7 +60,7 @@ impl AfterCommit {
     pub(in crate::conversation) fn perform(self) {
         match self {
             Self::Receipt(reply, receipt) => drop(reply.send(Ok(receipt))),
-            Self::Done(reply) => drop(reply.send(Ok(()))),
+            Self::Done(reply, _place) => drop(reply.send(Ok(()))),
             Self::State {
                 reply,
                 state,
@@ -76,7 +78,7 @@ impl AfterCommit {
     pub(in crate::conversation) fn refuse(self, error: ConversationError) {
         match self {
             Self::Receipt(reply, _) => drop(reply.send(Err(error))),
-            Self::Done(reply) => drop(reply.send(Err(error))),
+            Self::Done(reply, _place) => drop(reply.send(Err(error))),
             Self::State { reply, .. } => drop(reply.send(Err(error))),
             Self::Tool(..) | Self::Nothing => {}
         }

@@ -132,7 +132,7 @@ impl Live {
         self.growth = Growth::default();
         // A store ignores a snapshot that its journal has not reached.
         let (reply, stored) = oneshot::channel();
-        let answer = AfterCommit::Done(reply);
+        let answer = AfterCommit::Done(reply, None);
         self.commits
             .commit(&[], &self.durable, Vec::new(), vec![answer]);
         let sessions = self.ports.sessions.clone();

@@ -52,10 +52,8 @@ impl Live {
                 place,
                 reply,
             } => {
-                let waiter = self.waiters.add(Waiter::Done(reply));
-                let flow = self.input(Input::Command { command, waiter });
-                drop(place);
-                return flow;
+                let waiter = self.waiters.add(Waiter::Done(reply, place));
+                return self.input(Input::Command { command, waiter });
             }
             ConversationMsg::Cancel { failure } => Input::Cancel { failure },
             ConversationMsg::ContextMeasured { work, outcome } => {

@@ -282,11 +282,11 @@ impl Live {
         match effect {
             Effect::Acknowledge { waiter, receipt } => match self.waiters.take(waiter) {
                 Some(Waiter::Receipt(reply)) => AfterCommit::Receipt(reply, receipt),
-                Some(Waiter::Done(reply)) => AfterCommit::Done(reply),
+                Some(Waiter::Done(reply, place)) => AfterCommit::Done(reply, place),
                 None => AfterCommit::Nothing,
             },
             Effect::Answer { waiter } => match self.waiters.take(waiter) {
-                Some(Waiter::Done(reply)) => AfterCommit::Done(reply),
+                Some(Waiter::Done(reply, place)) => AfterCommit::Done(reply, place),
                 Some(Waiter::Receipt(_)) | None => AfterCommit::Nothing,
             },
             Effect::StartTool(start) => match self.tool_run(start) {

@@ -297,17 +297,20 @@ impl ModelCall {
         match event {
             ModelEvent::Text(text) => {
                 self.publish_thinking(collector);
-                collector.text.push_str(&text);
+                collector.keep(&text);
                 add(&mut collector.unpublished_text, text);
             }
             ModelEvent::Thinking(text) => {
                 self.publish_text(collector);
                 add(&mut collector.unpublished_thinking, text);
             }
-            ModelEvent::Block(block) => {
-                if matches!(block, ContentBlock::Text(_)) {
+            ModelEvent::Block(mut block) => {
+                if let ContentBlock::Text(text) = &mut block {
                     self.publish_text(collector);
                     collector.text = String::new();
+                    if text.text.capacity() - text.text.len() > SLACK_BYTES_MAX {
+                        text.text.shrink_to_fit();
+                    }
                 }
                 collector.blocks.push(block);
             }
@@ -484,6 +487,9 @@ impl StreamTimer {
     }
 }
 
+/// Unused bytes that a long text keeps: it grew by doubling, and waits in memory for its tools.
+const SLACK_BYTES_MAX: usize = 64 * 1024;
+
 /// Adds a piece to the end of a text. The first piece is not copied.
 fn add(text: &mut String, piece: String) {
     match text.is_empty() {
@@ -496,7 +502,7 @@ fn add(text: &mut String, piece: String) {
 #[derive(Default)]
 struct Collector {
     blocks: Vec<ContentBlock>,
-    /// The text so far of an open block.
+    /// The text so far of an open block, as much as a history may get of an unfinished answer.
     text: String,
     /// The end of `text`, which is not published yet.
     unpublished_text: String,
@@ -513,6 +519,13 @@ struct Collector {
 impl Collector {
     fn unpublished_bytes(&self) -> usize {
         self.unpublished_text.len() + self.unpublished_thinking.len()
+    }
+
+    /// Keeps more of the text of an open block.
+    fn keep(&mut self, piece: &str) {
+        let left = PARTIAL_ANSWER_BYTES_MAX.saturating_sub(self.text.len());
+        let end = piece.floor_char_boundary(left);
+        self.text.push_str(piece.get(..end).unwrap_or_default());
     }
 
     /// Counts an event against the bounds of an answer.

@@ -86,6 +86,11 @@ impl Assemble for ResponsesAssembler {
     fn is_complete(&self) -> bool {
         self.reply.complete
     }
+
+    fn kept_bytes(&self) -> usize {
+        let reply = &self.reply;
+        reply.size.bytes + reply.open_bytes() + self.decoder.kept_bytes()
+    }
 }
 
 struct Reply {
@@ -216,8 +221,13 @@ impl Reply {
         if self.complete {
             return Ok(());
         }
+        self.size.check(self.open_bytes())
+    }
+
+    /// Bytes of what has not ended yet.
+    fn open_bytes(&self) -> usize {
         let open = self.open.iter().map(|(_, building)| building.bytes());
-        self.size.check(open.sum())
+        open.sum()
     }
 
     /// Returns the open item at an index. Some servers do not announce their items.

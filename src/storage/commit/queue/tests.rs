@@ -372,3 +372,38 @@ fn what_comes_back_after_the_last_was_refused_is_refused_too() {
     assert!(answer.try_recv().unwrap().is_err());
     assert!(queue.next(LONG).is_none());
 }
+
+#[test]
+fn large_jobs_leave_time_to_other_tenants_that_have_work() {
+    let queue = Queue::new(usize::MAX);
+    let large = |seq| append("flood", seq, LARGE_BYTES, Durability::Awaited);
+    let small = |seq| append("calm", seq, 1, Durability::Awaited);
+    let begun = Instant::now();
+    let after = |ms| begun + Duration::from_millis(ms);
+    let next = |ms| match queue.lock().next(after(ms)) {
+        Next::Commit(jobs) => order(&jobs),
+        Next::Group(_) => vec![("wait".to_owned(), 0)],
+        Next::End | Next::Idle => Vec::new(),
+    };
+    let is = |tenant: &str, seq| vec![(tenant.to_owned(), seq)];
+
+    // Of one tenant alone they follow each other.
+    (1..=5).for_each(|seq| queue.push(large(seq)));
+    assert_eq!(
+        (next(0).len(), next(20)),
+        (3, vec![("flood".to_owned(), 4), ("flood".to_owned(), 5)])
+    );
+
+    (6..=9).for_each(|seq| queue.push(large(seq)));
+    queue.push(small(1));
+    // The last commit took 20 ms, so that the next one with a large job begins 40 ms later.
+    assert_eq!(next(40), is("calm", 1));
+    assert_eq!(next(50), is("wait", 0));
+    queue.push(small(2));
+    assert_eq!(next(79), is("calm", 2));
+    assert_eq!(next(80).len(), 3, "those that wait share a commit");
+    // However long a commit takes, the pause is short.
+    queue.push(small(3));
+    assert_eq!(next(400), is("calm", 3));
+    assert_eq!((next(899), next(900)), (is("wait", 0), is("flood", 9)));
+}
