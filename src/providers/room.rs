@@ -34,7 +34,7 @@ impl AnswerRoom {
         Self { room, taken: None }
     }
 
-    /// Takes room for an answer that keeps so many bytes by now.
+    /// Takes room for an answer that keeps `bytes` by now.
     ///
     /// # Errors
     /// `Protocol` if there is none left.

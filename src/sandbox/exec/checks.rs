@@ -40,8 +40,10 @@ const CHECK_SHARE: u32 = 20;
 /// end within two seconds of exceeding one.
 const CHECK_INTERVAL_MAX: Duration = Duration::from_millis(1000);
 
-/// Share of the time that looking at open files may take: one part in this many.
+/// Share of the time that looking at open files may take: one part in this many, and in that many
+/// while all commands stand still for it.
 const FILES_SHARE: u32 = 8;
+const FILES_HELD_SHARE: u32 = 32;
 
 /// Open files of a command above which all such commands together may have as many as the second
 /// number: that many can be looked at in some seconds.
@@ -483,7 +485,7 @@ impl Checks {
         }
         let held_from = processor_time();
         let waits = Waits::begin();
-        let _paused = self.hold_if_slow(jobs);
+        let paused = self.hold_if_slow(jobs);
         let begun = processor_time();
         while spent_since(begun) < SLICE && !waits.are_long() {
             let due = jobs.values_mut().filter(|job| job.tables_due() > 0);
@@ -501,7 +503,11 @@ impl Checks {
             self.held_until = Instant::now() + HELD_FOR;
         }
         let took = spent_since(held_from) + waits.sum();
-        self.files_due = Instant::now() + took * FILES_SHARE;
+        let share = match paused {
+            Some(_) => FILES_HELD_SHARE,
+            None => FILES_SHARE,
+        };
+        self.files_due = Instant::now() + took * share;
     }
 
     /// Ends the command with most open files of the tenant with most, if those with very many have
@@ -574,19 +580,25 @@ impl Checks {
             return;
         };
         let mut is_done = true;
+        let running = jobs.values().filter(|job| job.is_running());
+        let roots: Vec<i32> = running.map(Job::root).collect();
+        let (waits, mut paused) = (Waits::begin(), None);
         for (id, job) in jobs.range_mut(limit_check.next..) {
             if spent_since(begun) > SLICE {
                 (is_done, limit_check.next) = (false, *id);
                 break;
             }
             job.check_limits(&limit_check.all);
+            if job.may_fill_the_disk() {
+                self.watch_the_disk(job, &limit_check.all, &waits, &roots, &mut paused);
+            }
         }
+        drop(paused);
         limit_check.took += spent_since(begun);
         if !is_done {
             self.limit_check = Some(limit_check);
             return;
         }
-        self.watch_disks(jobs, &limit_check.all);
         self.check_disks(jobs);
         self.check_scarce(jobs);
         self.check_open_files(jobs);
@@ -607,20 +619,24 @@ impl Checks {
         (Instant::now() < self.held_until).then(|| Self::hold(jobs))
     }
 
-    /// Reads what the commands have written whose disk has lost a part of what they may write.
-    fn watch_disks(&mut self, jobs: &mut Jobs, all: &Processes) {
-        if !jobs.values().any(Job::may_fill_the_disk) {
-            return;
+    /// Reads what a command has written. `paused` are all commands, if they stand still for it; `roots`
+    /// are the processes above theirs.
+    fn watch_the_disk(
+        &mut self,
+        job: &mut Job,
+        all: &Processes,
+        waits: &Waits,
+        roots: &[i32],
+        paused: &mut Option<Paused>,
+    ) {
+        let hold = || Paused::below(roots.iter().copied());
+        if paused.is_none() && Instant::now() < self.held_until {
+            *paused = Some(hold());
         }
-        let paused = self.hold_if_slow(jobs);
-        let waits = paused.is_none().then(Waits::begin);
-        let mut filling = jobs.values_mut().filter(|job| job.may_fill_the_disk());
-        if filling.all(|job| job.watch_the_disk(all, waits.as_ref())) {
-            return;
-        }
-        self.held_until = Instant::now() + HELD_FOR;
-        let _paused = Self::hold(jobs);
-        for job in jobs.values_mut().filter(|job| job.may_fill_the_disk()) {
+        let waits = paused.is_none().then_some(waits);
+        if !job.watch_the_disk(all, waits) {
+            self.held_until = Instant::now() + HELD_FOR;
+            *paused = Some(hold());
             job.watch_the_disk(all, None);
         }
     }

@@ -62,10 +62,6 @@ const RECOUNT_SHARE: u64 = 16;
 /// Buffers read from one stream in a pass, so that a flood of output does not starve other jobs.
 const READS_MAX: usize = 16;
 
-/// What a command has written is read once its disk has lost one part in this many of what the
-/// command may write.
-const DISK_PARTS: u64 = 8;
-
 /// How long a command begins: its boundary is made, and the scheduler learns its place.
 const BEGINNING: Duration = Duration::from_secs(1);
 
@@ -331,11 +327,10 @@ impl Job {
         }
     }
 
-    /// Whether to read what the command has written: its disk has lost a part of what it may write.
+    /// Whether to read what the command has written.
     pub(super) fn may_fill_the_disk(&self) -> bool {
         let limits = &self.limits;
-        let (bytes, files) = (limits.disk_bytes / DISK_PARTS, limits.files / DISK_PARTS);
-        self.is_running() && self.disk.has_lost(bytes, files)
+        self.is_running() && self.disk.is_due(limits.disk_bytes, limits.files)
     }
 
     /// Reads what the command has written. Returns false if that takes longer than `waits` allows.

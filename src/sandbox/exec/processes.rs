@@ -425,15 +425,14 @@ fn has_ended(folder: &str) -> bool {
 
 /// Start time of a process, in ticks since boot.
 pub(super) fn began(pid: i32) -> Option<u64> {
-    number_of_stat(pid, 19)
+    numbers_of_stat(pid, [19]).map(|[began]| began)
 }
 
 /// Kernel time of processes and of the ended ones that they waited for, in ticks. Waits for one that
 /// is just replaced.
 pub(super) fn system_ticks(tree: &[i32]) -> u64 {
-    tree.iter()
-        .flat_map(|pid| [12, 14].map(|at| number_of_stat(*pid, at).unwrap_or(0)))
-        .fold(0, u64::saturating_add)
+    let of = |pid: &i32| numbers_of_stat(*pid, [12, 14]).unwrap_or_default();
+    tree.iter().flat_map(of).fold(0, u64::saturating_add)
 }
 
 /// Bytes that processes have written, with those of the ended ones that they waited for, and
@@ -455,13 +454,18 @@ pub(super) fn written_and_ticks(tree: &[i32], waits: Option<&Waits>) -> Option<(
     Some((written, ticks))
 }
 
-/// A number of a process's `stat`, by how many come between it and the name.
-fn number_of_stat(pid: i32, at: usize) -> Option<u64> {
+/// Numbers of a process's `stat`, by how many come between each and the name.
+fn numbers_of_stat<const N: usize>(pid: i32, places: [usize; N]) -> Option<[u64; N]> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may contain anything. Only numbers follow the last one.
     let rest = stat.get(stat.iter().rposition(|byte| *byte == b')')? + 1..)?;
-    let mut numbers = std::str::from_utf8(rest).ok()?.split_ascii_whitespace();
-    numbers.nth(at)?.parse().ok()
+    let rest = std::str::from_utf8(rest).ok()?;
+    let number = |at| rest.split_ascii_whitespace().nth(at)?.parse().ok();
+    let mut numbers = [0; N];
+    for (number_at, place) in numbers.iter_mut().zip(places) {
+        *number_at = number(place)?;
+    }
+    Some(numbers)
 }
 
 /// All descendants of a process, found from the top, so the cost does not depend on the rest of the

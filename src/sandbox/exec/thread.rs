@@ -565,19 +565,34 @@ mod tests {
 
     #[tokio::test]
     async fn commands_begin_beside_one_whose_processes_are_replaced_all_the_time() {
-        let (_folder, _spawner, sandbox) = among_tenants();
+        begin_beside_replaced("", ExecLimits::default()).await;
+    }
+
+    #[tokio::test]
+    async fn the_same_once_it_has_made_a_part_of_the_files_that_it_may() {
+        let limits = ExecLimits {
+            files: 20_000,
+            ..ExecLimits::default()
+        };
+        begin_beside_replaced("mkdir n; (cd n; : >{1..3000});", limits).await;
+    }
+
+    async fn begin_beside_replaced(before: &str, limits: ExecLimits) {
+        let (_folder, _spawner, sandbox) = among_tenants_within(limits);
         let of = |tenant: &str, command: &str| Exec {
             tenant: Some(tenant.parse().unwrap()),
             ..Exec::new(command)
         };
-        let storm = "s='exec sh -c \"$0\" \"$0\"'; for i in {1..60}; do sh -c \"$s\" \"$s\" & done; \
-             touch begun; wait";
+        let storm = format!(
+            "{before} s='exec sh -c \"$0\" \"$0\"'; for i in {{1..60}}; do sh -c \"$s\" \"$s\" & done; \
+             touch begun; wait"
+        );
         let end = CancellationToken::new();
         let others = async {
             let _ends = end.clone().drop_guard();
             let begun = of("zeta", "until [[ -e begun ]]; do sleep 0.02; done");
-            let began = Instant::now();
             sandbox.exec(begun, CancellationToken::new()).await.unwrap();
+            let began = Instant::now();
             let mut slowest = Duration::ZERO;
             for _ in 0..8 {
                 let began = Instant::now();
@@ -589,7 +604,7 @@ mod tests {
         };
 
         let (_, (slowest, all)) =
-            tokio::join!(sandbox.exec(of("acme", storm), end.clone()), others);
+            tokio::join!(sandbox.exec(of("acme", &storm), end.clone()), others);
 
         eprintln!("note: beside processes that are replaced: all {all:?}, slowest {slowest:?}");
         assert!(all < Duration::from_secs(8), "{all:?}, slowest {slowest:?}");
@@ -617,10 +632,14 @@ mod tests {
 
     /// A sandbox whose commands are those of tenants, and its folder.
     fn among_tenants() -> (tempfile::TempDir, Spawner, Arc<Local>) {
+        among_tenants_within(ExecLimits::default())
+    }
+
+    fn among_tenants_within(limits: ExecLimits) -> (tempfile::TempDir, Spawner, Arc<Local>) {
         let folder = tempfile::tempdir().unwrap();
         let spawner = Spawner::start().unwrap().among_tenants();
         let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
-        let sandbox = Arc::new(Local::new(root, &spawner, ExecLimits::default()));
+        let sandbox = Arc::new(Local::new(root, &spawner, limits));
         (folder, spawner, sandbox)
     }
 

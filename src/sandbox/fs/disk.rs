@@ -11,6 +11,11 @@ use std::path::PathBuf;
 /// 1.5 µs. A command with less kernel time did not create the files that the disk lost.
 const FILES_PER_TICK: u64 = 6_600;
 
+/// What a command has written is noted once its disk has lost one part in this many of what the
+/// command may write, and then after each further part.
+const FIRST_PART: u64 = 8;
+const NEXT_PART: u64 = 32;
+
 /// Disk usage of one command.
 #[derive(Debug)]
 pub(in crate::sandbox) struct Disk {
@@ -23,6 +28,8 @@ pub(in crate::sandbox) struct Disk {
     /// Kernel ticks of the command's processes, and the ticks before the count began.
     ticks: u64,
     ticks_before: u64,
+    /// Bytes and files that the disk had lost when these were noted.
+    noted_at: (u64, u64),
 }
 
 /// Free space of a disk.
@@ -43,17 +50,20 @@ impl Disk {
             ended: 0,
             ticks: 0,
             ticks_before: 0,
+            noted_at: (0, 0),
         }
     }
 
-    /// Whether the disk has lost more bytes or files than this since the count began, whoever took
-    /// them.
-    pub(in crate::sandbox) fn has_lost(&self, bytes: u64, files: u64) -> bool {
-        self.lost() > bytes || self.lost_files() > files
+    /// Whether to note again what a command has written that may write `bytes_max` and create
+    /// `files_max`: the disk has lost a part of that, and more than at the last time, whoever took it.
+    pub(in crate::sandbox) fn is_due(&self, bytes_max: u64, files_max: u64) -> bool {
+        let (bytes, files) = self.noted_at;
+        is_more(self.lost(), bytes, bytes_max) || is_more(self.lost_files(), files, files_max)
     }
 
     /// Records what the living processes have written, and their kernel time.
     pub(in crate::sandbox) fn note(&mut self, written: u64, ticks: u64) {
+        self.noted_at = (self.lost(), self.lost_files());
         self.note_written(written);
         self.ticks = self.ticks.max(ticks);
     }
@@ -122,6 +132,12 @@ impl Disk {
     }
 }
 
+/// Whether so much more is lost than `before` that it matters to a bound. Beyond the bound it always
+/// does.
+fn is_more(lost: u64, before: u64, max: u64) -> bool {
+    lost > max || (lost > max / FIRST_PART && lost > before.saturating_add(max / NEXT_PART))
+}
+
 /// Whether `files` files can be created in `ticks` kernel ticks.
 fn is_enough(ticks: u64, files: u64) -> bool {
     ticks.saturating_add(1).saturating_mul(FILES_PER_TICK) > files
@@ -151,6 +167,13 @@ mod tests {
         assert_eq!([10, 30].map(&mut after), [10, 30]);
         assert_eq!(after(5), 30, "one ended, and no process waited for it");
         assert_eq!(after(8), 33);
+    }
+
+    #[test]
+    fn what_was_written_is_noted_when_more_is_lost() {
+        let noted = [(100, 0), (101, 0), (126, 101), (127, 101), (801, 800)];
+        let is_due = noted.map(|(lost, before)| is_more(lost, before, 800));
+        assert_eq!(is_due, [false, true, false, true, true]);
     }
 
     #[test]

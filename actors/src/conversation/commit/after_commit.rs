@@ -74,6 +74,14 @@ impl AfterCommit {
         }
     }
 
+    /// Answers the caller, if it is one; starts no tool.
+    pub(in crate::conversation) fn answer(self) {
+        match self {
+            Self::Tool(..) => {}
+            answer => answer.perform(),
+        }
+    }
+
     /// Answers the caller with `error`: the entries will not become durable.
     pub(in crate::conversation) fn refuse(self, error: ConversationError) {
         match self {

@@ -59,7 +59,12 @@ pub(crate) enum PauseOutcome<R> {
         trial: Option<AppendBatch>,
     },
     /// Another activation writes the journal, or the head is unknown: this activation ends.
-    End,
+    End {
+        /// Effects whose entries were stored before. Nothing is to be started any more.
+        stored: Vec<R>,
+        /// Whether more entries may have been stored.
+        is_rest_unknown: bool,
+    },
 }
 
 /// What follows when entries are known to be durable.
@@ -259,8 +264,19 @@ impl<R> AppendQueue<R> {
         });
         let known = old || head == self.stored || ours;
         if !known || self.closed {
+            // An append whose outcome was not known may have been stored before the other activation
+            // began; the entry shows it of the first one.
+            let is_stored = !self.closed && next.is_some_and(|next| self.wrote(next));
+            let first = self.batches.front().filter(|_| is_stored);
+            let stored = match first.map(AppendBatch::end) {
+                Some(end) => self.release(end),
+                None => Vec::new(),
+            };
             self.closed = true;
-            return PauseOutcome::End;
+            return PauseOutcome::End {
+                stored,
+                is_rest_unknown: is_stored && !self.batches.is_empty(),
+            };
         }
         PauseOutcome::Continue {
             released: self.release(head.seq),
@@ -296,6 +312,11 @@ mod tests {
             bytes: Bytes::from_static(b"xx"),
         }
     }
+
+    const NOT_OURS: PauseOutcome<&str> = PauseOutcome::End {
+        stored: Vec::new(),
+        is_rest_unknown: false,
+    };
 
     fn head(epoch: u64, seq: u64) -> Head {
         Head {
@@ -460,12 +481,9 @@ mod tests {
 
         assert_eq!(
             append_queue().head_read(head(2, 5), Some(&theirs)),
-            PauseOutcome::End
+            NOT_OURS
         );
-        assert_eq!(
-            append_queue().head_read(head(2, 5), None),
-            PauseOutcome::End
-        );
+        assert_eq!(append_queue().head_read(head(2, 5), None), NOT_OURS);
         assert_eq!(
             append_queue().head_read(head(2, 5), Some(&entry(5))),
             PauseOutcome::Continue {
@@ -522,6 +540,42 @@ mod tests {
     }
 
     #[test]
+    fn what_was_stored_before_another_epoch_began_is_released_by_its_entry() {
+        let append_queue = |batches: u64| {
+            let mut append_queue = AppendQueue::new(head(2, 4));
+            for (seq, wait) in (5..5 + batches).zip(["a", "b"]) {
+                append_queue.push(
+                    Epoch(2),
+                    vec![entry(seq)],
+                    Open::Running,
+                    None,
+                    vec![],
+                    vec![wait],
+                );
+            }
+            append_queue.lost();
+            append_queue
+        };
+        let end = |stored, is_rest_unknown| PauseOutcome::End {
+            stored,
+            is_rest_unknown,
+        };
+
+        let one = append_queue(1).head_read(head(3, 9), Some(&entry(5)));
+        assert_eq!(one, end(vec!["a"], false));
+        // The entry says nothing of the ones that were sent after it.
+        let mut two = append_queue(2);
+        let read = two.head_read(head(3, 9), Some(&entry(5)));
+        assert_eq!((read, two.close()), (end(vec!["a"], true), vec!["b"]));
+        let theirs = StoredEntry {
+            seq: Seq(5),
+            bytes: Bytes::from_static(b"yy"),
+        };
+        let none = append_queue(2).head_read(head(3, 9), Some(&theirs));
+        assert_eq!(none, NOT_OURS);
+    }
+
+    #[test]
     fn another_epoch_ends_the_activation_and_releases_nothing() {
         let mut append_queue = AppendQueue::new(head(2, 1));
         append_queue.push(
@@ -534,7 +588,7 @@ mod tests {
         );
         append_queue.lost();
 
-        assert_eq!(append_queue.head_read(head(3, 2), None), PauseOutcome::End);
+        assert_eq!(append_queue.head_read(head(3, 2), None), NOT_OURS);
         assert_eq!(
             append_queue.stored(Seq(2)),
             Committed {

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::{
     conversation::{
         ExitReason, WaitsFor,
-        commit::append_queue::PauseOutcome,
+        commit::{after_commit::AfterCommit, append_queue::PauseOutcome},
         message::{ConversationError, ConversationMsg},
         round::decision::Effect,
         run::{Flow, Live},
@@ -60,7 +60,7 @@ impl Live {
                 self.try_later();
                 Flow::GoOn
             }
-            (None, AppendError::Conflict { found, .. }) => self.conflict(found),
+            (None, AppendError::Conflict { found, .. }) => self.conflict(found, false),
             (None, AppendError::Unavailable { message } | AppendError::Overloaded { message }) => {
                 tracing::debug!(conversation = %self.scope.conversation, message, "an append failed; effects are held");
                 self.begin_pause();
@@ -120,16 +120,21 @@ impl Live {
     /// Entries of the epoch that it was loaded from are its own past, so the next activation
     /// continues. Entries of the epoch that it claims itself are from an activation that began from
     /// the same journal, of which nothing is known; the directory looks again later. Any other epoch
-    /// belongs to another owner.
-    fn conflict(&mut self, found: Head) -> Flow {
+    /// belongs to another owner. `is_unknown` says that entries may have been stored for whose callers
+    /// nothing is known: those must not ask the other owner for the same again.
+    fn conflict(&mut self, found: Head, is_unknown: bool) -> Flow {
+        let error = match is_unknown {
+            true => ConversationError::Gone,
+            false => ConversationError::InUse,
+        };
         let known = self.commits.stored_head();
         let end = if found.epoch == known.epoch && found.seq > known.seq {
             ExitReason::Overtaken
         } else if found.epoch == self.volatile.epoch && known.epoch != found.epoch {
-            self.commits.refuse_all(&ConversationError::InUse);
+            self.commits.refuse_all(&error);
             ExitReason::Contested(found)
         } else {
-            return self.exit(&ConversationError::InUse, ExitReason::Conflict);
+            return self.exit(&error, ExitReason::Conflict);
         };
         // Callers whose prompts are stored are left alone: an answer may still come from the next
         // activation. The streams go: the journal may have the ends of their rounds already, and no
@@ -179,7 +184,13 @@ impl Live {
             return Flow::GoOn;
         };
         match self.commits.head_read(head, next.as_ref()) {
-            PauseOutcome::End => self.conflict(head),
+            PauseOutcome::End {
+                stored,
+                is_rest_unknown,
+            } => {
+                stored.into_iter().for_each(AfterCommit::answer);
+                self.conflict(head, is_rest_unknown)
+            }
             PauseOutcome::Continue {
                 released,
                 trial: Some(trial),

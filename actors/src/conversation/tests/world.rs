@@ -723,12 +723,13 @@ impl World {
         let ours = upto <= from
             || activation.written.get(..upto - from) == self.store.entries.get(from..upto);
         match activation.append_queue.head_read(head, next.as_ref()) {
-            PauseOutcome::End => {
+            PauseOutcome::End { stored, .. } => {
                 assert!(
                     !ours || activation.over,
                     "an activation ends only when another one writes"
                 );
-                let kept = activation.append_queue.close();
+                let mut kept = stored;
+                kept.extend(activation.append_queue.close());
                 assert_eq!(
                     kept,
                     Vec::from(std::mem::take(&mut activation.waits)),

@@ -6,7 +6,10 @@ use crate::{
     host::SendError,
     ids::Scope,
     journal::Head,
-    testing::{ClusterSessions, MemoryCluster, Reply, ScriptedModel},
+    memory::MemorySessions,
+    testing::{
+        ClusterSessions, Fault, FaultPlan, FaultySessions, MemoryCluster, Reply, ScriptedModel,
+    },
 };
 
 async fn host_on(sessions: &Arc<ClusterSessions>, model: &Arc<ScriptedModel>) -> Host {
@@ -117,4 +120,38 @@ async fn a_host_that_is_not_sure_to_own_reads_the_head_before_it_starts_work() {
     assert_eq!(reply.outcome().await.unwrap().text, "ok");
     assert_eq!(one.report().await.total.store_pauses, 1);
     assert_eq!(model.counts().started, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_was_stored_before_another_host_took_over_is_not_refused() {
+    let stored = Arc::new(MemorySessions::new());
+    let plan = FaultPlan::new().append(1, Fault::Unknown);
+    let cut_off = Arc::new(FaultySessions::new(stored.clone(), plan));
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let slow = Reply::text("too late").after(Duration::from_secs(60));
+    let slow = Arc::new(ScriptedModel::always(slow));
+    let one = builder(&slow).shared_sessions(cut_off).build().await;
+    let two = builder(&model).shared_sessions(stored).build().await;
+    let (one, two) = (one.unwrap(), two.unwrap());
+
+    let send = tokio::spawn({
+        let one = conversation(&one);
+        async move { one.send("Hi").await }
+    });
+    let taken = async {
+        while two.resume_interrupted().await.unwrap() == 0 {
+            tokio::task::yield_now().await;
+        }
+        until("the round is over", || model.counts().finished == 1).await;
+    };
+    taken.await;
+
+    // It was not known whether the prompt was stored. A refusal would say that it was not, and be sent
+    // to the other host, which has run it.
+    let mut reply = send.await.unwrap().unwrap();
+    assert!(reply.outcome().await.is_err());
+    let messages = conversation(&two).messages().await.unwrap();
+    assert_eq!(messages.len(), 2);
+    assert_eq!(messages[1].text(), "ok");
+    assert_eq!(model.counts().started, 1);
 }

@@ -525,3 +525,29 @@ async fn a_history_whose_caller_leaves_keeps_its_place_until_it_is_handled() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_large_history_keeps_its_place_until_it_is_stored() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let conversation = conversation(&host);
+    conversation.import(vec![Message::user("a")]).await.unwrap();
+    let reads = host.0.tenants.get(&scope().tenant).reads().clone();
+    sessions.set_plan(FaultPlan::new().append(1, Fault::Hang));
+    let before = sessions.appends();
+
+    let import = tokio::spawn(async move {
+        let large = Message::user("x".repeat(300 * 1024));
+        conversation.import(vec![large]).await
+    });
+    until("it is being stored", || sessions.appends() > before).await;
+    import.abort();
+    assert!(import.await.unwrap_err().is_cancelled());
+    assert_eq!(reads.available_permits(), TENANT_READS_MAX - 1);
+
+    sessions.release();
+    until("it is stored", || {
+        reads.available_permits() == TENANT_READS_MAX
+    })
+    .await;
+}
