@@ -98,7 +98,7 @@ pub async fn sandbox(sandbox: Arc<dyn Sandbox>) {
 
     let start = Instant::now();
     let late = run(Exec {
-        timeout: Duration::from_millis(300),
+        timeout: Duration::from_secs(1),
         ..Exec::new("echo before; sleep 100")
     })
     .await
