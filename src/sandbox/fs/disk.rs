@@ -129,6 +129,7 @@ impl Disk {
             before.files = files;
         }
         self.ticks_before = self.ticks;
+        self.noted_at.1 = 0;
     }
 }
 
