@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::{
+    chat::Message,
     conversation::ConversationError,
-    host::SendError,
+    host::{self, SendError},
     ids::Scope,
     journal::Head,
     memory::MemorySessions,
@@ -122,36 +123,74 @@ async fn a_host_that_is_not_sure_to_own_reads_the_head_before_it_starts_work() {
     assert_eq!(model.counts().started, 2);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_prompt_that_was_stored_before_another_host_took_over_is_not_refused() {
+/// Prompts to a host whose store follows `plan`, sent together, and a host beside it on the same
+/// store, which then takes over what is stored and ends a round.
+async fn taken_over<const N: usize>(
+    plan: FaultPlan,
+    prompts: [&'static str; N],
+) -> (
+    [Result<host::Reply, SendError>; N],
+    Host,
+    Arc<ScriptedModel>,
+) {
     let stored = Arc::new(MemorySessions::new());
-    let plan = FaultPlan::new().append(1, Fault::Unknown);
     let cut_off = Arc::new(FaultySessions::new(stored.clone(), plan));
     let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
     let slow = Reply::text("too late").after(Duration::from_secs(60));
     let slow = Arc::new(ScriptedModel::always(slow));
-    let one = builder(&slow).shared_sessions(cut_off).build().await;
+    let one = builder(&slow)
+        .shared_sessions(cut_off.clone())
+        .build()
+        .await;
     let two = builder(&model).shared_sessions(stored).build().await;
     let (one, two) = (one.unwrap(), two.unwrap());
 
-    let send = tokio::spawn({
-        let one = conversation(&one);
-        async move { one.send("Hi").await }
+    let before = vec![Message::user("Hello"), Message::assistant("Welcome")];
+    conversation(&one).import(before).await.unwrap();
+    let sends = prompts.map(|text| {
+        let conversation = conversation(&one);
+        tokio::spawn(async move { conversation.send(text).await })
     });
-    let taken = async {
-        while two.resume_interrupted().await.unwrap() == 0 {
-            tokio::task::yield_now().await;
-        }
-        until("the round is over", || model.counts().finished == 1).await;
-    };
-    taken.await;
+    until("all are sent", || cut_off.appends() == 1 + N as u64).await;
+    cut_off.release();
+    while two.resume_interrupted().await.unwrap() == 0 {
+        tokio::task::yield_now().await;
+    }
+    until("a round is over", || model.counts().finished > 0).await;
+    let sends = futures_util::future::join_all(sends).await;
+    let sends: Vec<_> = sends.into_iter().map(Result::unwrap).collect();
+    (sends.try_into().unwrap(), two, model)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_was_stored_before_another_host_took_over_is_not_refused() {
+    let plan = FaultPlan::new().append(2, Fault::Unknown);
+    let ([send], two, model) = taken_over(plan, ["Hi"]).await;
 
     // It was not known whether the prompt was stored. A refusal would say that it was not, and be sent
     // to the other host, which has run it.
-    let mut reply = send.await.unwrap().unwrap();
-    assert!(reply.outcome().await.is_err());
+    assert!(send.unwrap().outcome().await.is_err());
     let messages = conversation(&two).messages().await.unwrap();
-    assert_eq!(messages.len(), 2);
-    assert_eq!(messages[1].text(), "ok");
+    assert_eq!(messages.len(), 4);
+    assert_eq!(messages[3].text(), "ok");
     assert_eq!(model.counts().started, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_may_be_stored_when_another_host_takes_over_is_not_refused() {
+    let plan = FaultPlan::new()
+        .append(2, Fault::Hang)
+        .append(3, Fault::Unknown)
+        .append(4, Fault::Unknown);
+    let ([known, found, unknown], ..) = taken_over(plan, ["Hi", "And?", "And then?"]).await;
+
+    assert!(known.is_ok());
+    // The journal shows the first entry after those that are known to be stored.
+    assert!(found.is_ok());
+    // `InUse` would send the prompt to the other host, which has it already.
+    let error = unknown.err();
+    assert_eq!(
+        error,
+        Some(SendError::Conversation(ConversationError::Gone))
+    );
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use futures_util::{FutureExt, future::BoxFuture};
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::*;
 use crate::{
@@ -496,58 +496,57 @@ fn a_large_history_that_is_imported_or_copied_stops_no_other_conversation() {
     runtime.shutdown_background();
 }
 
-#[tokio::test]
-async fn a_history_whose_caller_leaves_keeps_its_place_until_it_is_handled() {
-    let sessions = faulty();
-    let host = host_on(&sessions, Limits::default()).await;
-    let conversation = conversation(&host);
+/// A conversation that has a history, and the places of its tenant's reads.
+async fn with_places(host: &Host) -> (ConversationHandle, Arc<Semaphore>) {
+    let conversation = conversation(host);
     conversation.import(vec![Message::user("a")]).await.unwrap();
-    host.hibernate_idle();
-    until("it sleeps", || host.awake() == 0).await;
-    // The host looks for open rounds when it starts: that read must not be the one that hangs.
-    until("it has looked", || sessions.reads() >= 2).await;
     let reads = host.0.tenants.get(&scope().tenant).reads().clone();
-    sessions.set_plan(FaultPlan::new().read(1, Fault::Hang));
-    let before = sessions.reads();
+    (conversation, reads)
+}
 
+/// Imports a large history, whose caller leaves once it has `begun`. The place that the history
+/// has is kept until the store goes on.
+async fn keeps_its_place(
+    sessions: &Sessions,
+    (conversation, reads): (ConversationHandle, Arc<Semaphore>),
+    begun: impl Fn() -> bool,
+) {
     let import = tokio::spawn(async move {
         let large = Message::user("x".repeat(300 * 1024));
         conversation.import(vec![large]).await
     });
-    until("it loads", || sessions.reads() > before).await;
+    until("it has begun", begun).await;
     import.abort();
     assert!(import.await.unwrap_err().is_cancelled());
     assert_eq!(reads.available_permits(), TENANT_READS_MAX - 1);
 
     sessions.release();
-    until("it is handled", || {
+    until("its place is free again", || {
         reads.available_permits() == TENANT_READS_MAX
     })
     .await;
 }
 
 #[tokio::test]
+async fn a_history_whose_caller_leaves_keeps_its_place_until_it_is_handled() {
+    let sessions = faulty();
+    let host = host_on(&sessions, Limits::default()).await;
+    let asked = with_places(&host).await;
+    host.hibernate_idle();
+    until("it sleeps", || host.awake() == 0).await;
+    // The host looks for open rounds when it starts: that read must not be the one that hangs.
+    until("it has looked", || sessions.reads() >= 2).await;
+    sessions.set_plan(FaultPlan::new().read(1, Fault::Hang));
+    let before = sessions.reads();
+    keeps_its_place(&sessions, asked, || sessions.reads() > before).await;
+}
+
+#[tokio::test]
 async fn a_large_history_keeps_its_place_until_it_is_stored() {
     let sessions = faulty();
     let host = host_on(&sessions, Limits::default()).await;
-    let conversation = conversation(&host);
-    conversation.import(vec![Message::user("a")]).await.unwrap();
-    let reads = host.0.tenants.get(&scope().tenant).reads().clone();
+    let asked = with_places(&host).await;
     sessions.set_plan(FaultPlan::new().append(1, Fault::Hang));
     let before = sessions.appends();
-
-    let import = tokio::spawn(async move {
-        let large = Message::user("x".repeat(300 * 1024));
-        conversation.import(vec![large]).await
-    });
-    until("it is being stored", || sessions.appends() > before).await;
-    import.abort();
-    assert!(import.await.unwrap_err().is_cancelled());
-    assert_eq!(reads.available_permits(), TENANT_READS_MAX - 1);
-
-    sessions.release();
-    until("it is stored", || {
-        reads.available_permits() == TENANT_READS_MAX
-    })
-    .await;
+    keeps_its_place(&sessions, asked, || sessions.appends() > before).await;
 }
