@@ -137,7 +137,7 @@ impl Reads {
     }
 
     /// Reads the connection to a server. It sends each token by itself, and what it sends is bounded
-    /// where it is decoded, so no data counts.
+    /// by the window of the connection and where it is decoded, so no data counts.
     pub(crate) fn of_server(pace: Pace) -> Self {
         Self::new(pace, 0, None)
     }

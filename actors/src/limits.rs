@@ -170,6 +170,13 @@ pub(crate) const LOADS_MAX: usize = 64;
 /// largest size takes more than a hundred megabytes.
 pub(crate) const TENANT_LOADS_MAX: usize = 8;
 
+/// Histories that are counted, compacted or encoded at the same time on threads of their own; the
+/// conversations need the processors.
+pub(crate) const MEASUREMENTS_MAX: usize = 4;
+
+/// Those of one tenant, so that another one never waits behind all that a tenant has.
+pub(crate) const TENANT_MEASUREMENTS_MAX: usize = 2;
+
 /// Conversation supervisors of a host. A single supervisor falls behind with tens of thousands of
 /// children.
 pub(crate) const SUPERVISORS: usize = 16;

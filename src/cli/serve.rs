@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     pin::Pin,
@@ -12,7 +13,7 @@ use std::{
 use callboard_actors::policy::HostShare;
 use clap::Args;
 use tokio::{
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     sync::{oneshot, watch},
     task::JoinHandle,
 };
@@ -142,9 +143,7 @@ pub(super) async fn run(
         () = signals.next(), if args.standby => return Ok(Done::Interrupted),
     };
     telemetry.observe(&serving.host);
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| cannot_listen(address, &error))?;
+    let listener = listener_at(address).map_err(|error| cannot_listen(address, &error))?;
     let bound = listener.local_addr().unwrap_or(address);
     if matches!(serving.single, Some(Single::Made { .. })) {
         // Before the key is shown, so that a key that was shown works after a crash, and after all
@@ -461,9 +460,39 @@ async fn reload(operator: &TenantOperator) {
     }
 }
 
+/// Connections that the kernel keeps until they are accepted; one beyond them is tried again by its
+/// client a second later.
+const BACKLOG: u32 = 4096;
+
+fn listener_at(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_burst_of_connections_waits_for_the_host_and_not_for_a_second_try() {
+        let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn");
+        let allowed = allowed.ok().and_then(|text| text.trim().parse().ok());
+        let listener = listener_at(([127, 0, 0, 1], 0).into()).unwrap();
+        let address = listener.local_addr().unwrap();
+
+        let mut burst = Vec::new();
+        for _ in 0..allowed.unwrap_or(128).min(400) {
+            let connect = tokio::net::TcpStream::connect(address);
+            let connected = tokio::time::timeout(Duration::from_secs(30), connect);
+            burst.push(connected.await.unwrap().unwrap());
+        }
+        drop((listener, burst));
+    }
 
     #[test]
     fn every_configured_bound_reaches_the_server() {

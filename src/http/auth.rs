@@ -170,6 +170,6 @@ fn bearer(parts: &Parts) -> Result<&str, Problem> {
     }
 }
 
-fn unauthorized(detail: &str) -> Problem {
+pub(super) fn unauthorized(detail: &str) -> Problem {
     Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
 }

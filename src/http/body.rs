@@ -16,7 +16,7 @@ use serde_path_to_error::{Path, Segment};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{
-    auth::{Admin, Caller},
+    auth::{Admin, Caller, unauthorized},
     error::Problem,
     shared::{App, BodyRoom, too_busy},
 };
@@ -138,6 +138,11 @@ async fn read<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
     let mut room = app.body_room(&tenant);
     let bytes = collect(&parts.headers, body, app, bytes_max, Some(&mut room)).await?;
+    // A body may take minutes, and its key may have been replaced meanwhile.
+    let Caller(now) = Caller::from_request_parts(&mut parts, app).await?;
+    if now != tenant {
+        return Err(unauthorized("unknown key"));
+    }
     parse(
         (&app.parses, Some(tenant)),
         parts.headers,

@@ -28,7 +28,6 @@ use rmcp::{
     },
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
     sync::Semaphore,
     time::{Instant, timeout},
 };
@@ -43,6 +42,7 @@ use super::{
     http::HttpTarget,
     paced::Paced,
     resources::McpResources,
+    stderr::{self, LastLine},
     stdio::{FRAME_BYTES_MAX, Fault, Stdio},
 };
 use crate::{
@@ -69,9 +69,6 @@ const LEAVE: Duration = Duration::from_millis(500);
 /// to end a process.
 const STATUS_TIME: Duration = Duration::from_secs(5);
 const GONE_MAX: Duration = Duration::from_millis(2500);
-
-/// Longest logged part of a line of the server's standard error, in bytes.
-const STDERR_LINE_BYTES_MAX: usize = 1024;
 
 /// An established connection.
 pub(super) struct Connection {
@@ -149,7 +146,7 @@ impl Connection {
         config: &McpServerConfig,
         resources: &McpResources,
         era: Option<Era>,
-        stderr_line: Arc<Mutex<String>>,
+        stderr_line: LastLine,
     ) -> Result<Self, McpError> {
         match Box::pin(Self::open_once(config, resources, era, stderr_line.clone())).await {
             Err(Refusal {
@@ -175,7 +172,7 @@ impl Connection {
         config: &McpServerConfig,
         resources: &McpResources,
         era: Option<Era>,
-        stderr_line: Arc<Mutex<String>>,
+        stderr_line: LastLine,
     ) -> Result<Self, Refusal> {
         let unreachable = Refusal::new;
         let ended = CancellationToken::new();
@@ -231,7 +228,7 @@ impl Connection {
                 let piped = started
                     .map_err(|error| unreachable(format!("it cannot be started: {error}")))?;
                 process = Some(piped.process);
-                tokio::spawn(read_stderr(
+                tokio::spawn(stderr::read(
                     piped.stderr,
                     watch.server.clone(),
                     watch.masker.clone(),
@@ -576,42 +573,4 @@ fn over_http(
     config.retry_config = Arc::new(retries);
     let client = Paced::new(Bounded::new(client, fault));
     Ok(StreamableHttpClientTransport::with_client(client, config))
-}
-
-/// Reads and logs a server's standard error line by line, so that the server never blocks on it;
-/// keeps the last line.
-async fn read_stderr(
-    mut stream: impl AsyncRead + Unpin,
-    server: Arc<str>,
-    masker: Arc<Masker>,
-    stderr_line: Arc<Mutex<String>>,
-) {
-    let mut buffer = vec![0; 8 * 1024];
-    let mut line = Vec::new();
-    let log_line = |line: &mut Vec<u8>| {
-        // Masked before truncation, since half a secret would not be recognized, and after it,
-        // since `visible_line` may join the parts of one.
-        let shown = masker.mask(&visible_line(
-            &masker.mask(&String::from_utf8_lossy(line)),
-            300,
-        ));
-        line.clear();
-        if !shown.is_empty() {
-            tracing::debug!(server = %server, line = %shown, "standard error of an MCP server");
-            *stderr_line.lock() = shown;
-        }
-    };
-    while let Ok(read) = stream.read(&mut buffer).await {
-        for byte in buffer.get(..read).unwrap_or_default() {
-            match byte {
-                b'\n' => log_line(&mut line),
-                byte if line.len() < STDERR_LINE_BYTES_MAX => line.push(*byte),
-                _ => {}
-            }
-        }
-        if read == 0 {
-            log_line(&mut line);
-            return;
-        }
-    }
 }

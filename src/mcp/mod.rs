@@ -6,7 +6,7 @@
 //! | [`config`], [`mod@file`] | configuration of servers; the `mcpServers` files of other clients |
 //! | [`Server`], [`McpPool`] | one server of one tenant; all servers of a host |
 //! | [`McpResources`] | what the servers of a host share |
-//! | `connection`, `stdio`, `http`, `bounded`, `paced`, `guarded` | one connection; transports; the message filter |
+//! | `connection`, `stdio`, `stderr`, `http`, `bounded`, `paced`, `guarded` | one connection; transports; the message filter |
 //! | `definitions`, `name`, `tool` | a server's definitions and results; tool names; the [`Tool`] |
 //! | [`pins`] | digests of approved tool definitions |
 //!
@@ -21,6 +21,7 @@ mod name;
 mod backoff;
 mod definitions;
 mod stdio;
+mod stderr;
 mod guarded;
 mod http;
 mod intake;

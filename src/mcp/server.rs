@@ -24,6 +24,7 @@ use super::{
     connection::{Connection, Lease, Listed},
     handshake::Era,
     resources::McpResources,
+    stderr::LastLine,
 };
 use crate::mask::Masker;
 
@@ -34,7 +35,7 @@ pub struct Server {
     resources: McpResources,
     state: tokio::sync::Mutex<State>,
     /// The last line of the process's standard error.
-    stderr_line: Arc<Mutex<String>>,
+    stderr_line: LastLine,
     /// Masks secrets; while the server runs, also those of its configuration.
     masker: Mutex<Arc<Masker>>,
     /// Origin of the times that [`Backoff`] sees.
@@ -67,7 +68,7 @@ impl Server {
             masker: Mutex::new(resources.masker.clone()),
             resources,
             state: tokio::sync::Mutex::default(),
-            stderr_line: Arc::default(),
+            stderr_line: LastLine::default(),
             epoch: Instant::now(),
             closing: CancellationToken::new(),
         })
@@ -81,7 +82,7 @@ impl Server {
     /// The last line of the process's standard error, masked. For people, not for models: it may
     /// contain paths.
     pub fn last_stderr_line(&self) -> String {
-        self.stderr_line.lock().clone()
+        self.stderr_line.shown()
     }
 
     /// The negotiated version of the protocol, if the server is connected.

@@ -335,3 +335,30 @@ async fn a_server_that_speaks_no_tls_is_named_in_the_error() {
         "{error:?}"
     );
 }
+
+/// Data of a byte takes hundreds of bytes of memory until its answer is read, and windows count the
+/// byte.
+#[tokio::test]
+async fn frames_of_a_byte_wait_for_their_reader_in_bounded_memory() {
+    let with = |lines: usize| [half(), "\n".repeat(lines), rest()].concat();
+    let (few, many) = (with(2_000), with(6_000));
+    let server = H2Server::start(100, move |asked| match asked.nth {
+        0 => React::Bytes(few.clone()),
+        _ => React::Bytes(many.clone()),
+    })
+    .await;
+    let provider = provider(&server, network(&server));
+    call(provider.clone()).await.unwrap();
+
+    // The frames arrive before any is read.
+    let answer = provider.stream(example_request(), CancellationToken::new());
+    let mut unread = answer.await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), server.ended(0))
+        .await
+        .unwrap();
+    let mut read = Ok(());
+    while let Some(batch) = unread.next().await {
+        read = read.and(batch.map(drop));
+    }
+    assert!(read.is_err(), "the connection was closed in the middle");
+}

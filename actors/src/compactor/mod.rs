@@ -71,6 +71,7 @@ pub(crate) use settings::MEMORY;
 use crate::{
     chat::{MessageList, RawJson, Usage},
     ids::{ConversationId, Scope, TenantId},
+    limits::MEASUREMENTS_MAX,
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
     policy::{BudgetCounter, Pricing},
@@ -84,10 +85,6 @@ const RUNNING_MAX: usize = 2;
 
 /// Most jobs that wait. Further ones are refused, and their conversations keep rule summaries.
 const WAITING_MAX: usize = 64;
-
-/// Most token counts that run at the same time on the blocking pool. They are short, and
-/// conversations need the processors.
-const MEASUREMENTS_MAX: usize = 4;
 
 /// Most tenants whose spending is tracked.
 const LEDGERS_MAX: usize = 10_000;
@@ -156,7 +153,7 @@ pub struct CompactorRef(Arc<Shared>);
 struct Shared {
     settings: CompactionSettings,
     counters: Arc<Counters>,
-    pool: Semaphore,
+    pool: Arc<Semaphore>,
     started: Instant,
     clock: Arc<dyn Clock>,
     cache: Mutex<SummaryCache>,
@@ -203,7 +200,7 @@ impl CompactorRef {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let cache = Mutex::new(SummaryCache::new(&settings));
-        let pool = Semaphore::new(MEASUREMENTS_MAX);
+        let pool = Arc::new(Semaphore::new(MEASUREMENTS_MAX));
         let started = Instant::now();
         Self(Arc::new(Shared {
             settings,
@@ -297,16 +294,25 @@ impl CompactorRef {
         }
     }
 
-    /// Runs a short computation on the blocking pool, a few at a time. `None` if it panicked.
+    /// Runs a computation on a history of `tenant` on the blocking pool, a few at a time, and at
+    /// most half of them of one tenant: the largest history takes a good part of a second. `None`
+    /// if it panicked.
     ///
     /// # Cancel safety
-    /// A computation that has started runs to its end.
+    /// A computation that has started runs to its end, and keeps its place until then.
     pub(crate) async fn on_pool<T: Send + 'static>(
         &self,
+        tenant: &Tenant,
         compute: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let _permit = self.0.pool.acquire().await.ok()?;
-        let result = spawn_blocking(compute).await;
+        // In this order: what waits for the tenant's own place is in no other tenant's way.
+        let own = tenant.measurements().clone().acquire_owned().await.ok()?;
+        let place = self.0.pool.clone().acquire_owned().await.ok()?;
+        let result = spawn_blocking(move || {
+            let _places = (own, place);
+            compute()
+        })
+        .await;
         result
             .inspect_err(
                 |error| tracing::error!(%error, "a computation on the blocking pool failed"),

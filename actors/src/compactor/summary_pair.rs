@@ -5,6 +5,8 @@
 //!
 //! Pure.
 
+use std::collections::HashMap;
+
 use crate::chat::{Message, Role};
 
 use super::rules::{
@@ -327,12 +329,15 @@ impl SummaryPair {
         extend(&mut self.decisions, newer.decisions, FULL.decisions);
         extend(&mut self.outcomes, newer.outcomes, FULL.outcomes);
         extend(&mut self.requests, newer.requests, FULL.requests);
+        // A history of very short messages has a hundred thousand rounds.
+        let known = self.rounds.iter().enumerate().rev();
+        let mut known: HashMap<String, usize> =
+            known.map(|(at, round)| (round.round.clone(), at)).collect();
         for round in newer.rounds {
-            match self
-                .rounds
-                .iter_mut()
-                .find(|known| known.round == round.round)
-            {
+            let at = *known
+                .entry(round.round.clone())
+                .or_insert(self.rounds.len());
+            match self.rounds.get_mut(at) {
                 Some(known) => merge(known, round),
                 None => self.rounds.push(round),
             }

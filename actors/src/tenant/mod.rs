@@ -84,6 +84,8 @@ pub struct Tenant {
     reads: Arc<Semaphore>,
     /// A permit for each conversation that loads.
     loads: Arc<Semaphore>,
+    /// A permit for each computation on a history.
+    measurements: Arc<Semaphore>,
 }
 
 /// The host's limits for tenants without quotas.
@@ -386,6 +388,12 @@ impl Tenant {
     /// A permit for each read of a stored conversation; see [`crate::limits::TENANT_READS_MAX`].
     pub(crate) fn reads(&self) -> &Arc<Semaphore> {
         &self.reads
+    }
+
+    /// A permit for each computation on a history; see
+    /// [`crate::limits::TENANT_MEASUREMENTS_MAX`].
+    pub(crate) fn measurements(&self) -> &Arc<Semaphore> {
+        &self.measurements
     }
 
     /// The count of stored bytes.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     ids::TenantId,
-    limits::{Limits, TENANT_LOADS_MAX, TENANT_READS_MAX},
+    limits::{Limits, TENANT_LOADS_MAX, TENANT_MEASUREMENTS_MAX, TENANT_READS_MAX},
     policy::{Budget, BudgetCounter, BudgetLevel, HostShare},
     ports::SessionBackend,
 };
@@ -155,6 +155,7 @@ impl Tenants {
             figures: Arc::default(),
             reads: Arc::new(Semaphore::new(TENANT_READS_MAX)),
             loads: Arc::new(Semaphore::new(TENANT_LOADS_MAX)),
+            measurements: Arc::new(Semaphore::new(TENANT_MEASUREMENTS_MAX)),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
     future::poll_fn,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -32,8 +32,11 @@ use crate::{
 /// Bytes of one answer that may arrive before they are read. It bounds the memory of a slow reader.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// Bytes of all answers of one connection together. Large enough that slow readers of some answers
-/// do not stop the others.
+/// Bytes of all answers of one connection together, by the most calls that it has carried at a time,
+/// and at most. Large enough that slow readers of some answers do not stop the others. Frames of a
+/// few bytes that were not read yet are counted with the memory that they take, up to half of it; the
+/// connection is closed beyond that.
+const CALL_WINDOW: u32 = 2 * 1024 * 1024;
 const CONNECTION_WINDOW: u32 = 32 * 1024 * 1024;
 
 /// How often a connection that carries calls is probed, and how long the answer to a probe may take
@@ -111,6 +114,8 @@ pub(super) struct Http2 {
     requests: client::SendRequest<Bytes>,
     pace: Pace,
     pub(super) shared: Arc<Shared>,
+    /// The most calls at a time so far.
+    most_calls: Arc<AtomicU32>,
 }
 
 impl Http2 {
@@ -127,11 +132,23 @@ impl Http2 {
             .enable_push(false)
             .initial_max_send_streams(streams_max)
             .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_connection_window_size(window(1))
             .handshake(PacedSocket::new(socket, pace.clone()))
             .await?;
         let pings = connection.ping_pong();
+        let most_calls = Arc::new(AtomicU32::new(1));
+        let most = most_calls.clone();
         let driven = async move {
+            // A call wakes the connection, which learns then that there are more.
+            let mut known = 1;
+            let connection = poll_fn(|cx| {
+                let calls = most.load(Ordering::Relaxed);
+                if calls > known {
+                    known = calls;
+                    connection.set_target_window_size(window(calls));
+                }
+                connection.poll_unpin(cx)
+            });
             tokio::select! {
                 _ = connection => {}
                 () = silent(pings, is_used) => {}
@@ -142,8 +159,15 @@ impl Http2 {
             requests,
             pace,
             shared,
+            most_calls,
         };
         Ok((opened, driven))
+    }
+
+    /// The connection is to carry this many calls at a time.
+    pub(super) fn carries(&self, calls: usize) {
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        self.most_calls.fetch_max(calls, Ordering::Relaxed);
     }
 
     /// Number of concurrent calls that the server allows.
@@ -181,6 +205,10 @@ impl Http2 {
         };
         Ok((head, body))
     }
+}
+
+fn window(calls: u32) -> u32 {
+    CALL_WINDOW.saturating_mul(calls).min(CONNECTION_WINDOW)
 }
 
 /// Becomes ready when the peer no longer answers probes.

@@ -239,6 +239,7 @@ impl Pool {
             .filter(|open| open.runtime == here && open.calls < open.connection.streams_max())
             .min_by_key(|open| open.calls)?;
         open.calls += 1;
+        open.connection.carries(open.calls);
         Some(Lease::Http2(Http2Lease {
             connection: open.connection.clone(),
             id: open.id,

@@ -1,9 +1,11 @@
 //! What the kernel gives all processes of one user, or of the machine, in a fixed number: watches of
-//! epoll, inotify instances, pseudo-terminals. A command that takes them all would stop other
+//! epoll, inotify instances and their watches, pseudo-terminals. A command that takes them all would stop other
 //! commands, and the host itself, which cannot accept a connection without a watch.
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
+    os::fd::OwnedFd,
     sync::LazyLock,
     time::{Duration, Instant},
 };
@@ -23,16 +25,18 @@ const AWAITED_MAX: Duration = Duration::from_millis(250);
 pub(super) enum Kind {
     Watches,
     Notifiers,
+    Marks,
     Terminals,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Watches, Self::Notifiers, Self::Terminals];
+    const ALL: [Self; 4] = [Self::Watches, Self::Notifiers, Self::Marks, Self::Terminals];
 
     fn name(self) -> &'static str {
         match self {
             Self::Watches => "epoll watches",
             Self::Notifiers => "inotify instances",
+            Self::Marks => "inotify watches",
             Self::Terminals => "pseudo-terminals",
         }
     }
@@ -48,6 +52,7 @@ impl Kind {
 pub(super) struct Taken {
     watches: u64,
     notifiers: u64,
+    marks: u64,
     terminals: u64,
 }
 
@@ -56,6 +61,7 @@ impl Taken {
         match kind {
             Kind::Watches => self.watches,
             Kind::Notifiers => self.notifiers,
+            Kind::Marks => self.marks,
             Kind::Terminals => self.terminals,
         }
     }
@@ -64,6 +70,7 @@ impl Taken {
         Self {
             watches: self.watches.saturating_add(other.watches),
             notifiers: self.notifiers.saturating_add(other.notifiers),
+            marks: self.marks.saturating_add(other.marks),
             terminals: self.terminals.saturating_add(other.terminals),
         }
     }
@@ -86,6 +93,7 @@ static ALLOWED: LazyLock<Taken> = LazyLock::new(|| {
     Taken {
         watches: allowed("fs/epoll/max_user_watches"),
         notifiers: allowed("fs/inotify/max_user_instances"),
+        marks: allowed("fs/inotify/max_user_watches"),
         terminals: allowed("kernel/pty/max").saturating_sub(kept("kernel/pty/reserve")),
     }
 });
@@ -94,6 +102,7 @@ static ALLOWED: LazyLock<Taken> = LazyLock::new(|| {
 static BOUNDS: LazyLock<Taken> = LazyLock::new(|| Taken {
     watches: (ALLOWED.watches / 32).max(4096),
     notifiers: (ALLOWED.notifiers / 4).max(8),
+    marks: (ALLOWED.marks / 4).max(4096),
     terminals: (ALLOWED.terminals / 8).max(16),
 });
 
@@ -101,6 +110,7 @@ static BOUNDS: LazyLock<Taken> = LazyLock::new(|| Taken {
 static SUMS: LazyLock<Taken> = LazyLock::new(|| Taken {
     watches: ALLOWED.watches / 2,
     notifiers: ALLOWED.notifiers / 2,
+    marks: ALLOWED.marks / 2,
     terminals: ALLOWED.terminals / 2,
 });
 
@@ -126,8 +136,11 @@ pub(super) fn of_file(shown: &str, file: &fs::DirEntry) -> Taken {
     let mut taken = Taken::default();
     let to = fs::read_link(file.path()).unwrap_or_default();
     match to.as_os_str().as_encoded_bytes() {
-        b"anon_inode:[eventpoll]" => taken.watches = watches_of(shown, &file.file_name()),
-        b"anon_inode:inotify" => taken.notifiers = 1,
+        b"anon_inode:[eventpoll]" => taken.watches = lines(shown, &file.file_name(), b"tfd:"),
+        b"anon_inode:inotify" => {
+            taken.notifiers = 1;
+            taken.marks = lines(shown, &file.file_name(), b"inotify wd:");
+        }
         b"/dev/ptmx" | b"/dev/pts/ptmx" => taken.terminals = 1,
         _ => {}
     }
@@ -167,6 +180,9 @@ pub(super) fn gone() -> Option<Kind> {
     if terminals.saturating_add(LEFT_MIN) > ALLOWED.terminals {
         return Some(Kind::Terminals);
     }
+    if are_marks_gone() {
+        return Some(Kind::Marks);
+    }
     let notifiers: Vec<_> = (0..LEFT_MIN)
         .map(|_| inotify::init(inotify::CreateFlags::CLOEXEC))
         .collect();
@@ -174,6 +190,28 @@ pub(super) fn gone() -> Option<Kind> {
         .iter()
         .any(|notifier| notifier.as_ref().err() == Some(&Errno::MFILE));
     is_none_left.then_some(Kind::Notifiers)
+}
+
+/// Folders that are watched for a moment, to see that as many watches are left.
+const WATCHED: [&str; 6] = ["/", "/usr", "/etc", "/proc", "/sys", "/dev"];
+
+fn are_marks_gone() -> bool {
+    /// Kept: one that had watches is closed slowly.
+    static NOTIFIER: LazyLock<Option<OwnedFd>> = LazyLock::new(|| {
+        inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok()
+    });
+    let Some(notifier) = &*NOTIFIER else {
+        return false;
+    };
+    let watch = |path| inotify::add_watch(notifier, path, inotify::WatchFlags::DELETE_SELF);
+    let watches = WATCHED.map(watch);
+    for watch in watches.iter().flatten() {
+        let _ = inotify::remove_watch(notifier, *watch);
+    }
+    // Each that is removed leaves an event behind.
+    let mut events = [0; 4096];
+    let _ = rustix::io::read(notifier, &mut events);
+    watches.contains(&Err(Errno::NOSPC))
 }
 
 fn are_watches_gone() -> bool {
@@ -261,12 +299,15 @@ fn carries_files(text: &str) -> bool {
     count.is_some_and(|count| count.trim() != "0")
 }
 
-/// Watches of an epoll descriptor, one line each of what the kernel shows of it.
-fn watches_of(shown: &str, fd: &std::ffi::OsStr) -> u64 {
-    let text = fs::read(format!("{shown}/fdinfo/{}", fd.to_string_lossy())).unwrap_or_default();
-    text.split(|byte| *byte == b'\n')
-        .filter(|line| line.starts_with(b"tfd:"))
-        .count() as u64
+/// Watches of a descriptor, one line each of what the kernel shows of it. They are counted as they are
+/// read: a descriptor can have a million.
+fn lines(shown: &str, fd: &std::ffi::OsStr, begin: &[u8]) -> u64 {
+    let Ok(file) = fs::File::open(format!("{shown}/fdinfo/{}", fd.to_string_lossy())) else {
+        return 0;
+    };
+    let lines = BufReader::with_capacity(32 * 1024, file).split(b'\n');
+    let lines = lines.map_while(Result::ok);
+    lines.filter(|line| line.starts_with(begin)).count() as u64
 }
 
 #[cfg(test)]
@@ -289,6 +330,7 @@ mod tests {
         let bounds = |watches| Taken {
             watches,
             notifiers: u64::MAX,
+            marks: u64::MAX,
             terminals: u64::MAX,
         };
         let watches = count_of(Kind::Watches, &own);
@@ -300,6 +342,19 @@ mod tests {
             "more than 3 epoll watches"
         );
         assert_eq!(within(bounds(4), bounds(4)), Ok(()));
+    }
+
+    #[test]
+    fn watches_of_inotify_are_counted_and_who_has_most_of_all_keeps_them() {
+        let notifier = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+        for folder in WATCHED {
+            inotify::add_watch(&notifier, folder, inotify::WatchFlags::DELETE_SELF).unwrap();
+        }
+        let own = [i32::try_from(std::process::id()).unwrap()];
+
+        assert!(count_of(Kind::Marks, &own) >= WATCHED.len() as u64);
+        assert!(!are_marks_gone());
+        assert!(is_blamed(Kind::Marks, ALLOWED.marks / 4));
     }
 
     #[test]

@@ -48,6 +48,16 @@ enum Found {
 
 /// The command that keeps, or takes again and again, what is gone; `None` if no command is proven to.
 pub(super) fn keeper(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
+    // Those of descriptors that are open are counted, and no command has to stand still for it.
+    if kind == Kind::Marks {
+        let counts = candidates
+            .iter()
+            .map(|one| (scarce::count_of(kind, &one.tree), one.id));
+        let most = counts.max();
+        if let Some((_, id)) = most.filter(|(count, _)| scarce::is_blamed(kind, *count)) {
+            return Some(id);
+        }
+    }
     // Before the pause, which ends the waits.
     let awaited: Vec<_> = candidates
         .iter()
@@ -140,7 +150,7 @@ fn kept_by(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
         }
         match kind {
             Kind::Watches => (true, system_ticks(&one.tree)),
-            Kind::Notifiers | Kind::Terminals => {
+            Kind::Notifiers | Kind::Marks | Kind::Terminals => {
                 let count = match is_read {
                     true => scarce::count_of(kind, &one.tree),
                     false => one.files,

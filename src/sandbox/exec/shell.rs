@@ -172,6 +172,10 @@ pub(in crate::sandbox) fn behind_covers(
     .collect()
 }
 
+/// Signals and timers of a command that may be pending at a time, and bytes of its message queues.
+const SIGNALS_MAX: u32 = 1024;
+const MESSAGE_BYTES_MAX: u32 = 200 * 1024;
+
 /// Arguments that set hard limits inside the jail and run the command. The command is an argument,
 /// never part of a script. The limit is on data, not on address space, since runtimes reserve
 /// addresses that they never use.
@@ -189,8 +193,11 @@ pub(in crate::sandbox) fn limited_command(
         open_files,
         ..
     } = limits;
+    // The kernel counts pending signals, timers and messages for the user namespace of the command,
+    // and for that of the host: none is needed in numbers, and who had them all would leave none to
+    // others.
     let limits = format!(
-        "{{ ulimit -c 0; ulimit -n {open_files}; ulimit -u {processes}; ulimit -t {cpu_seconds}; ulimit -d {}; ulimit -f {}; }} 2>/dev/null",
+        "{{ ulimit -c 0; ulimit -i {SIGNALS_MAX}; ulimit -q {MESSAGE_BYTES_MAX}; ulimit -n {open_files}; ulimit -u {processes}; ulimit -t {cpu_seconds}; ulimit -d {}; ulimit -f {}; }} 2>/dev/null",
         memory_bytes / 1024,
         file_bytes / 1024,
     );

@@ -275,3 +275,36 @@ async fn a_watcher_that_reads_nothing_is_disconnected_and_stalls_no_other() {
     // Its place is free again: the connection was cut.
     soon(async { while server.get("/v1/conversations/c/events").await.status() != 200 {} }).await;
 }
+
+#[tokio::test]
+async fn a_key_that_is_replaced_while_a_body_arrives_does_nothing() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    server.send("c", "hello").await;
+    let body = r#"{"conversation_id":"d"}"#;
+    let head = format!(
+        "POST /v1/conversations/c/fork HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\
+         expect: 100-continue\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = [0; 25];
+    // The key was good, and the body is asked for.
+    soon(stream.read_exact(&mut answer)).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 100"));
+
+    server
+        .keys
+        .replace([(tenant("acme"), KeyHash::from_key("another"))]);
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    soon(stream.read_to_string(&mut answer)).await.unwrap();
+
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    let forked = soon(
+        server
+            .ask(Method::GET, "/v1/conversations/d", "another")
+            .send(),
+    );
+    assert_eq!(forked.await.unwrap().status(), 404);
+}

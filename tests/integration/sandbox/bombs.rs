@@ -131,13 +131,13 @@ fn when_full(
 #[tokio::test]
 async fn a_command_knows_its_limits() {
     if let Some(fixture) = SandboxFixture::linux("a_command_knows_its_limits") {
-        let limits = fixture.run("ulimit -H -c; ulimit -H -n; ulimit -H -u; ulimit -H -t; ulimit -H -d; ulimit -H -f; df -k --output=size /tmp | tail -1 | tr -d ' '").await;
+        let limits = fixture.run("ulimit -H -c; ulimit -H -n; ulimit -H -u; ulimit -H -t; ulimit -H -d; ulimit -H -f; ulimit -H -i; ulimit -H -q; df -k --output=size /tmp | tail -1 | tr -d ' '").await;
         let large =
             fixture.run("head -c 2G /dev/zero > /tmp/large; stat -c %s /tmp/large; truncate -s 2G file; ls -l file | cut -d' ' -f5").await;
 
         assert_eq!(
             limits.stdout,
-            "0\n1024\n512\n1200\n4194304\n1048576\n524288\n"
+            "0\n1024\n512\n1200\n4194304\n1048576\n1024\n204800\n524288\n"
         );
         assert_eq!(large.stdout, "536870912\n0\n", "{}", large.stderr);
     }

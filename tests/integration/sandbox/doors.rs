@@ -191,6 +191,30 @@ async fn worktrees_submodules_and_rebases_of_the_user_run_nothing_of_a_command()
     .await;
 }
 
+#[tokio::test]
+async fn git_repairs_no_working_tree_outside_of_the_workspace_for_a_command() {
+    each(SandboxFixture::both("git_repairs_no_working_tree_outside_of_the_workspace_for_a_command"), async |fixture| {
+        users_repository(&fixture, "repo");
+        let outside = fixture.path("../outside");
+        fs::create_dir(&outside).unwrap();
+        let pointer = outside.join(".git");
+
+        fixture
+            .run(&format!(
+                "cd repo; git worktree add -qb side ../wt; cd .git/worktrees; cp -r wt forged; echo {} > forged/gitdir; \
+                 cp -r wt above; echo ../../../../../outside/.git > above/gitdir",
+                pointer.display()
+            ))
+            .await;
+        user_git(&fixture, "repo", &["worktree", "repair"]);
+
+        let kept = |name: &str| fixture.path(&format!("repo/.git/worktrees/{name}/gitdir")).exists();
+        assert!(!pointer.exists(), "{}", fixture.kind());
+        assert_eq!((kept("wt"), kept("forged"), kept("above")), (true, false, false), "{}", fixture.kind());
+    })
+    .await;
+}
+
 /// Sets an identity for git, as a command would: the user's is not visible inside.
 const WHO: &str = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@example.org GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@example.org GIT_EDITOR=true; set -e; ";
 

@@ -72,6 +72,8 @@ pub struct Asked {
 pub enum React {
     /// 200 and this event stream.
     Whole(String),
+    /// 200 and this event stream, each byte in a frame of its own.
+    Bytes(String),
     /// 200 and the start of an event stream, which [`Order::Finish`] ends.
     Open(String),
     /// Nothing.
@@ -199,6 +201,12 @@ impl H2Server {
         let mut seen = self.shared.seen.subscribe();
         let seen = seen.wait_for(|seen| seen.len() >= count).await.unwrap();
         seen.clone()
+    }
+
+    /// Waits until a connection has ended.
+    pub async fn ended(&self, connection: usize) {
+        let orders = self.shared.orders.lock()[connection].clone();
+        orders.closed().await;
     }
 
     /// Sends an order to a connection. An order to a closed one is dropped.
@@ -329,6 +337,10 @@ async fn connection(
                 out.head(asked.stream).await?;
                 out.data(asked.stream, &text, END_STREAM).await?;
             }
+            React::Bytes(text) => {
+                out.head(asked.stream).await?;
+                out.bytes(asked.stream, &text).await?;
+            }
             React::Open(text) => {
                 out.head(asked.stream).await?;
                 out.data(asked.stream, &text, 0).await?;
@@ -379,6 +391,14 @@ impl<W: AsyncWrite + Unpin> Out<W> {
 
     async fn data(&mut self, stream: u32, text: &str, flags: u8) -> std::io::Result<()> {
         self.frame(kind::DATA, flags, stream, text.as_bytes()).await
+    }
+
+    async fn bytes(&mut self, stream: u32, text: &str) -> std::io::Result<()> {
+        let [a, b, c, d] = stream.to_be_bytes();
+        let frame = |byte: &u8| [0, 0, 1, kind::DATA, 0, a, b, c, d, *byte];
+        let frames: Vec<u8> = text.as_bytes().iter().flat_map(frame).collect();
+        self.0.write_all(&frames).await?;
+        self.data(stream, "", END_STREAM).await
     }
 
     async fn reset(&mut self, stream: u32, code: u32) -> std::io::Result<()> {

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use super::super::{
     importance::{CLEARED, MessagePriority},
+    rules::RoundLines,
     summary_pair::{ANSWER, SummaryPair},
     tests::stories::{count, exchange, failed_exchange},
     *,
@@ -672,6 +673,26 @@ fn the_work_grows_with_the_history_and_no_faster() {
     };
 
     assert!(counted(256) < counted(64) * 5);
+}
+
+#[test]
+fn very_many_short_rounds_are_added_to_the_pair_in_linear_time() {
+    let rounds = |numbers: std::ops::Range<u64>| SummaryPair {
+        rounds: numbers
+            .map(|number| RoundLines {
+                round: number.to_string(),
+                ..RoundLines::default()
+            })
+            .collect(),
+        ..SummaryPair::default()
+    };
+    let begun = std::time::Instant::now();
+    let mut pair = rounds(0..3);
+    pair.fold(rounds(2..200_000));
+
+    assert_eq!(pair.rounds.last().unwrap().round, "199999");
+    // A second at most; minutes if each round is searched among all others.
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15));
 }
 
 #[test]

@@ -139,6 +139,7 @@ impl Live {
         let scope = self.scope.clone();
         let durable = self.durable.clone();
         let compactor = self.setup.compactor.clone();
+        let tenant = self.tenant.clone();
         tokio::spawn(async move {
             if !matches!(stored.await, Ok(Ok(()))) {
                 return;
@@ -146,7 +147,7 @@ impl Live {
             let upto = durable.head;
             let is_large = durable.history.messages().wire_bytes() > ENCODED_IN_PLACE;
             let encoded = match is_large {
-                true => compactor.on_pool(move || durable.snapshot()).await,
+                true => compactor.on_pool(&tenant, move || durable.snapshot()).await,
                 false => Some(durable.snapshot()),
             };
             let Some(encoded) = encoded else { return };

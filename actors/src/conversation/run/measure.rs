@@ -300,7 +300,8 @@ impl Measurement {
         compute: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Option<T> {
         let this = self.clone();
-        self.compactor.on_pool(move || compute(&this)).await
+        let (tenant, ..) = &self.pays;
+        self.compactor.on_pool(tenant, move || compute(&this)).await
     }
 
     /// Counts the tokens of the request and of its fixed parts.

@@ -9,9 +9,12 @@ use tokio::{sync::Semaphore, time::Instant};
 use super::*;
 use crate::{
     chat::Message,
+    compactor::{CompactionSettings, CompactorRef},
     host::EventsFrom,
     ids::{Epoch, EventId, Scope, Seq},
-    limits::{AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_LOADS_MAX, TENANT_READS_MAX},
+    limits::{
+        AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_LOADS_MAX, TENANT_MEASUREMENTS_MAX, TENANT_READS_MAX,
+    },
     policy::Budget,
     ports::Clock,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel, TestSize},
@@ -494,6 +497,39 @@ fn a_large_history_that_is_imported_or_copied_stops_no_other_conversation() {
         }
     });
     runtime.shutdown_background();
+}
+
+#[tokio::test]
+async fn large_histories_of_a_tenant_are_in_no_other_tenants_way_and_keep_their_places() {
+    let host = host_on(&faulty(), Limits::default()).await;
+    let clock = ManualClock::at(Timestamp(1_795_300_000_000));
+    let compactor = CompactorRef::new(
+        CompactionSettings::default(),
+        Arc::default(),
+        Arc::new(clock),
+    );
+    let [flood, calm] = ["flood", "calm"].map(|id| host.0.tenants.get(&id.parse().unwrap()));
+    let mut gates = Vec::new();
+    let mut floods = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let (compactor, flood) = (compactor.clone(), flood.clone());
+        gates.push(open);
+        floods.spawn(async move { compactor.on_pool(&flood, move || gate.recv()).await });
+    }
+    let free = || flood.measurements().available_permits();
+    until("its places are taken", || free() == 0).await;
+
+    assert_eq!(
+        compactor.on_pool(&calm, || "counted").await,
+        Some("counted")
+    );
+
+    // What has begun runs on when its caller has left, and counts for as long.
+    floods.shutdown().await;
+    assert_eq!(free(), 0);
+    drop(gates);
+    until("its places are free", || free() == TENANT_MEASUREMENTS_MAX).await;
 }
 
 /// A conversation that has a history, and the places of its tenant's reads.

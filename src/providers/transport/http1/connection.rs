@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{
     framing::{Framing, Malformed},
-    head::{self, BadHead, Head},
+    head::{self, BadHead, Head, Interim},
 };
 use crate::providers::transport::socket::Socket;
 
@@ -84,6 +84,7 @@ pub(in crate::providers::transport) struct Connection {
     /// Start of the bytes in the buffer that were read from the socket but not consumed.
     from: usize,
     to: usize,
+    interim: Interim,
     body: Framing,
     keeps_open: bool,
     rest: usize,
@@ -99,6 +100,7 @@ impl Connection {
             buffer: vec![0; READ_BYTES],
             from: 0,
             to: 0,
+            interim: Interim::default(),
             body: Framing::none(),
             keeps_open: true,
             rest: 0,
@@ -108,6 +110,7 @@ impl Connection {
     /// Queues a request; [`Connection::poll_head`] sends it. The connection must be free.
     pub(in crate::providers::transport) fn begin(&mut self, request: VecDeque<Bytes>) {
         self.unsent = request;
+        self.interim = Interim::default();
         self.rest = 0;
     }
 
@@ -120,7 +123,8 @@ impl Connection {
         loop {
             self.send(cx);
             if self.from < self.to {
-                let head = head::read(self.buffer.get(self.from..self.to).unwrap_or_default())?;
+                let bytes = self.buffer.get(self.from..self.to).unwrap_or_default();
+                let head = head::read(bytes, &mut self.interim)?;
                 if let Some(head) = head {
                     self.from += head.bytes;
                     (self.body, self.keeps_open) = (head.body, head.keeps_open);

@@ -12,6 +12,17 @@ use super::framing::Framing;
 /// Headers of one answer, at most.
 const HEADERS_MAX: usize = 100;
 
+/// Interim answers before one answer, at most. Some servers send one every few seconds while a call
+/// waits.
+const INTERIM_MAX: u32 = 256;
+
+/// Interim answers that were skipped already, so that each is parsed once.
+#[derive(Debug, Default)]
+pub(super) struct Interim {
+    count: u32,
+    bytes: usize,
+}
+
 /// The head of an answer.
 #[derive(Debug)]
 pub(in crate::providers::transport) struct Head {
@@ -33,6 +44,8 @@ pub(in crate::providers::transport) enum BadHead {
     Length,
     #[error("the server wants to speak another protocol")]
     Upgrade,
+    #[error("the server sent more than {INTERIM_MAX} interim answers")]
+    Interim,
     #[error("the server speaks TLS; does its address begin with https://?")]
     Tls,
 }
@@ -40,17 +53,17 @@ pub(in crate::providers::transport) enum BadHead {
 /// How a TLS alert begins: what a server with TLS answers to a request without.
 const TLS_ALERT: &[u8] = &[0x15, 0x03];
 
-/// Parses a head; `None` if more bytes are needed.
+/// Parses a head; `None` if more bytes are needed. `bytes` are all bytes since the request, and
+/// `interim` what is known of them from the last time.
 ///
 /// # Errors
 /// [`BadHead`] for bytes that are not HTTP, or that can be read in two ways.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<Head>, BadHead> {
+pub(super) fn read(bytes: &[u8], interim: &mut Interim) -> Result<Option<Head>, BadHead> {
     if bytes.starts_with(TLS_ALERT) {
         return Err(BadHead::Tls);
     }
-    let mut before = 0;
     loop {
-        let rest = bytes.get(before..).unwrap_or_default();
+        let rest = bytes.get(interim.bytes..).unwrap_or_default();
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);
         let length = match response.parse(rest).map_err(BadHead::Syntax)? {
@@ -60,10 +73,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<Head>, BadHead> {
         let status = response.code.unwrap_or_default();
         match status {
             101 => return Err(BadHead::Upgrade),
-            100..=199 => before += length,
+            100..=199 if interim.count >= INTERIM_MAX => return Err(BadHead::Interim),
+            100..=199 => {
+                interim.count += 1;
+                interim.bytes += length;
+            }
             _ => {
                 return whole(
-                    before + length,
+                    interim.bytes + length,
                     status,
                     response.version == Some(1),
                     response.headers,
@@ -157,7 +174,7 @@ mod tests {
 
     fn head(lines: &str) -> Result<Option<(u16, Framing, bool)>, BadHead> {
         let bytes = format!("{}\r\n\r\n", lines.replace('\n', "\r\n"));
-        let read = read(bytes.as_bytes())?;
+        let read = read(bytes.as_bytes(), &mut Interim::default())?;
         Ok(read.map(|head| {
             assert_eq!(head.bytes, bytes.len());
             (head.status, head.body, head.keeps_open)
@@ -257,11 +274,15 @@ mod tests {
     fn a_head_is_read_when_it_is_whole_and_not_before() {
         let bytes = b"HTTP/1.1 100 Go on\r\n\r\nHTTP/1.1 429 Slow\r\nretry-after: 7\r\n\r\nbody";
         let end = bytes.len() - 4;
+        let mut interim = Interim::default();
         for cut in 0..end {
-            assert!(read(&bytes[..cut]).unwrap().is_none(), "{cut}");
+            assert!(
+                read(&bytes[..cut], &mut interim).unwrap().is_none(),
+                "{cut}"
+            );
         }
 
-        let head = read(bytes).unwrap().unwrap();
+        let head = read(bytes, &mut interim).unwrap().unwrap();
 
         assert_eq!(
             (
@@ -271,5 +292,23 @@ mod tests {
             ),
             (end, 429, "7")
         );
+    }
+
+    #[test]
+    fn interim_answers_are_parsed_once_each_and_are_not_without_end() {
+        let one = b"HTTP/1.1 103 Hints\r\n\r\n";
+        let mut interim = Interim::default();
+        let most = one.repeat(INTERIM_MAX as usize);
+        assert!(read(&most, &mut interim).unwrap().is_none());
+        assert_eq!((interim.count, interim.bytes), (INTERIM_MAX, most.len()));
+        // What was skipped is not looked at again.
+        let mut bytes = vec![b'?'; most.len()];
+        bytes.extend_from_slice(b"HTTP/1.1 204 No\r\n\r\n");
+        let head = read(&bytes, &mut interim).unwrap().unwrap();
+        assert_eq!((head.bytes, head.status), (bytes.len(), 204));
+
+        bytes.truncate(most.len());
+        bytes.extend_from_slice(one);
+        assert_eq!(read(&bytes, &mut interim).unwrap_err(), BadHead::Interim);
     }
 }

@@ -5,9 +5,9 @@ use std::{
     ffi::{OsStr, OsString},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::ffi::OsStringExt,
+        unix::ffi::{OsStrExt, OsStringExt},
     },
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
@@ -25,6 +25,7 @@ use super::{
 use crate::sandbox::{
     PathRules,
     fs::{Root, jail::FOLDER, shown},
+    policy::WORKSPACE,
 };
 
 /// Numbered names that are tried for a file moved aside, before a random name is used.
@@ -82,8 +83,9 @@ pub(super) fn sweep(
 }
 
 /// Whether a new file is one that git itself creates in a new repository or worktree and that runs
-/// nothing: a `hooks` folder with git's own samples, a folder of remotes without one, or the path from a linked worktree to the
-/// repository that contains it, which the search finds by itself.
+/// nothing: a `hooks` folder with git's own samples, a folder of remotes without one, the path from a
+/// linked worktree to the repository that contains it, which the search finds by itself, or to its
+/// files in the workspace.
 fn is_harmless(root: &Root, path: &Path) -> bool {
     // The configuration of a folder that git takes for a repository only from there is not searched
     // for.
@@ -107,12 +109,49 @@ fn is_harmless(root: &Root, path: &Path) -> bool {
                 && search::read(root, path)
                     .is_some_and(|content| content.trim_ascii_end() == b"../..")
         }
-        // Git reads it only to list and prune worktrees.
         Some("gitdir") => {
-            is_in_worktrees() && search::read(root, path).is_some_and(|content| !content.is_empty())
+            is_in_worktrees()
+                && search::read(root, path).is_some_and(|content| {
+                    let tree = Path::new(OsStr::from_bytes(content.trim_ascii_end()));
+                    is_tree_of(root, path, tree)
+                })
         }
         _ => false,
     }
+}
+
+/// Whether this is the file `.git` of a working tree in the workspace: `git worktree repair` writes
+/// to the place that `gitdir` names.
+fn is_tree_of(root: &Root, gitdir: &Path, tree: &Path) -> bool {
+    if tree.file_name() != Some(OsStr::new(".git")) {
+        return false;
+    }
+    // What a command sees as its workspace may be no place at all outside of it.
+    if tree.starts_with(WORKSPACE) && !root.real_path().starts_with(WORKSPACE) {
+        return std::fs::symlink_metadata(WORKSPACE).is_err();
+    }
+    let from = gitdir.parent().unwrap_or(Path::new(""));
+    let below = match tree.strip_prefix(root.real_path()) {
+        Ok(below) => Some(below.to_owned()),
+        Err(_) if tree.is_absolute() => None,
+        Err(_) => below_root(&from.join(tree)),
+    };
+    let folder = below.as_deref().and_then(Path::parent);
+    folder.is_some_and(|folder| open_real(root, folder).is_ok())
+}
+
+/// A path below the root without `..`; `None` if it leads out of the root.
+fn below_root(path: &Path) -> Option<PathBuf> {
+    let mut below = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => below.push(name),
+            Component::ParentDir if below.pop() => {}
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(below)
 }
 
 /// What happened to a new file.
