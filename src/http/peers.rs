@@ -2,7 +2,8 @@
 //! takes a conversation.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    hash::Hash,
     net::IpAddr,
     sync::{Arc, Weak},
     time::Duration,
@@ -70,54 +71,65 @@ pub struct NotForwarded {
     pub was_sent: bool,
 }
 
-/// The event streams that this host serves for conversations that no other host owned.
-#[derive(Debug, Default)]
-pub(super) struct Watched(Mutex<HashMap<Scope, (usize, CancellationToken)>>);
+/// Answers that end when something becomes of what they belong to: the event streams that this host
+/// serves, of the conversations that no other host owned; or the requests that it sent on, of the
+/// addresses of their hosts.
+#[derive(Debug)]
+pub(super) struct Watched<K = Scope>(Mutex<HashMap<K, (usize, CancellationToken)>>);
 
-/// One such stream.
-pub(super) struct Watching {
-    all: Arc<Watched>,
-    scope: Scope,
+impl<K> Default for Watched<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+/// One such answer.
+pub(super) struct Watching<K: Eq + Hash = Scope> {
+    all: Arc<Watched<K>>,
+    of: K,
     ended: CancellationToken,
 }
 
-impl Watched {
-    pub(super) fn enter(self: &Arc<Self>, scope: &Scope) -> Watching {
+impl<K: Clone + Eq + Hash> Watched<K> {
+    pub(super) fn enter(self: &Arc<Self>, of: &K) -> Watching<K> {
         let mut all = self.0.lock();
-        let (count, ended) = all.entry(scope.clone()).or_default();
+        let (count, ended) = all.entry(of.clone()).or_default();
         *count += 1;
         Watching {
             all: Arc::clone(self),
-            scope: scope.clone(),
+            of: of.clone(),
             ended: ended.clone(),
         }
     }
 
-    fn scopes(&self) -> Vec<Scope> {
+    fn all(&self) -> Vec<K> {
         self.0.lock().keys().cloned().collect()
     }
 
-    fn end(&self, scope: &Scope) {
-        if let Some((_, ended)) = self.0.lock().remove(scope) {
+    fn end(&self, of: &K) {
+        if let Some((_, ended)) = self.0.lock().remove(of) {
             ended.cancel();
         }
     }
 }
 
-impl Watching {
-    /// Cancelled when another host takes the conversation.
+impl<K: Eq + Hash> Watching<K> {
+    /// Cancelled when the answer is to end.
     pub(super) fn ended(&self) -> &CancellationToken {
         &self.ended
     }
 }
 
-impl Drop for Watching {
+impl<K: Eq + Hash> Drop for Watching<K> {
     fn drop(&mut self) {
+        if self.ended.is_cancelled() {
+            return; // An entry with this name is that of later ones.
+        }
         let mut all = self.all.0.lock();
-        if let Some((count, ended)) = all.get_mut(&self.scope) {
+        if let Some((count, _)) = all.get_mut(&self.of) {
             *count = count.saturating_sub(1);
-            if *count == 0 || ended.is_cancelled() {
-                all.remove(&self.scope);
+            if *count == 0 {
+                all.remove(&self.of);
             }
         }
     }
@@ -161,7 +173,7 @@ pub(super) async fn end_moved(peers: Arc<dyn Peers>, watched: Weak<Watched>) {
         let Some(watched) = watched.upgrade() else {
             return;
         };
-        let scopes = watched.scopes();
+        let scopes = watched.all();
         if scopes.is_empty() {
             continue;
         }
@@ -171,6 +183,25 @@ pub(super) async fn end_moved(peers: Arc<dyn Peers>, watched: Weak<Watched>) {
                 tracing::debug!(%error, "whether watched conversations moved is not known")
             }
         }
+    }
+}
+
+/// Ends what was sent on to hosts that are gone, until `sent` is dropped. A host that was stopped keeps
+/// its connections, and answers nothing. One that has just started is not among the others yet.
+pub(super) async fn end_gone(peers: Arc<dyn Peers>, sent: Weak<Watched<String>>) {
+    let mut missed = HashSet::new();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(sent) = sent.upgrade() else {
+            return;
+        };
+        let others = peers.others();
+        let mut missing: HashSet<_> = sent.all().into_iter().collect();
+        missing.retain(|address| !others.contains(address));
+        missing
+            .intersection(&missed)
+            .for_each(|address| sent.end(address));
+        missed = missing;
     }
 }
 
@@ -192,11 +223,58 @@ mod tests {
 
         assert!(moved.ended.is_cancelled() && too.ended.is_cancelled());
         assert!(!stays.ended.is_cancelled());
-        assert_eq!(watched.scopes(), [scope("stays")]);
+        assert_eq!(watched.all(), [scope("stays")]);
         let again = watched.enter(&scope("moved"));
         drop(moved);
         assert!(!again.ended.is_cancelled());
+        assert_eq!(watched.all().len(), 2, "the new one is watched too");
         drop((too, again, stays));
-        assert!(watched.scopes().is_empty());
+        assert!(watched.all().is_empty());
+    }
+
+    /// A host that knows these others.
+    struct Alone(Mutex<Vec<String>>);
+
+    impl Peers for Arc<Alone> {
+        fn address(&self) -> &str {
+            "http://here"
+        }
+
+        fn others(&self) -> Vec<String> {
+            self.0.lock().clone()
+        }
+
+        fn owned_elsewhere(
+            &self,
+            _: Vec<Scope>,
+        ) -> BoxFuture<'_, Result<Vec<(Scope, String)>, StoreError>> {
+            Box::pin(async { Ok(Vec::new()) })
+        }
+
+        fn forward<'a>(
+            &'a self,
+            _: &'a str,
+            _: Request,
+        ) -> BoxFuture<'a, Result<Response, NotForwarded>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_sent_on_to_a_host_that_is_gone_ends() {
+        let [stays, goes] = ["http://stays", "http://goes"].map(str::to_owned);
+        let peers = Arc::new(Alone(Mutex::new(vec![stays.clone(), goes.clone()])));
+        let sent = Arc::new(Watched::default());
+        let (to_one, to_other) = (sent.enter(&stays), sent.enter(&goes));
+        tokio::spawn(end_gone(Arc::new(peers.clone()), Arc::downgrade(&sent)));
+        let begun = Instant::now();
+        tokio::time::sleep(10 * LOOK).await;
+        assert!(!to_other.ended.is_cancelled());
+
+        peers.0.lock().retain(|other| *other == stays);
+        to_other.ended.cancelled().await;
+
+        assert!(begun.elapsed() <= 12 * LOOK);
+        assert!(!to_one.ended.is_cancelled());
     }
 }

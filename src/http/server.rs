@@ -39,7 +39,7 @@ use super::{
     answer_room::ConnectionRoom,
     auth,
     idle::OpenRequests,
-    peers::{end_moved, find_others},
+    peers::{end_gone, end_moved, find_others},
     refusals::Refusals,
     request_body::RequestBody,
     router::{Doors, routes, served},
@@ -125,6 +125,7 @@ pub async fn serve(
     if let Some(peers) = &app.config.peers {
         // Ends with the state of the handlers.
         tokio::spawn(end_moved(peers.clone(), Arc::downgrade(&app.watched)));
+        tokio::spawn(end_gone(peers.clone(), Arc::downgrade(&app.sent_on)));
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let server = Server {

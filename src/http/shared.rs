@@ -86,6 +86,8 @@ pub(super) struct Shared {
     pub(super) logins: Addresses,
     /// The open event streams, where other hosts may take conversations.
     pub(super) watched: Arc<Watched>,
+    /// Requests that were sent on, by the address of their host.
+    pub(super) sent_on: Arc<Watched<String>>,
     /// The hosts that answered for their conversations of late.
     pub(super) owners: RecentOwners,
     /// The OpenAPI document, rendered once.
@@ -141,6 +143,7 @@ impl Shared {
             console: Sessions::default(),
             logins: Addresses::default(),
             watched: Arc::default(),
+            sent_on: Arc::default(),
             owners: RecentOwners::default(),
             openapi,
         }

@@ -5,7 +5,7 @@
 //! conversation in use costs no query for each request; a host that is asked and is not the owner
 //! (any more) says so and does nothing, and then the database is asked.
 
-use std::{future::Future, time::Instant};
+use std::{future::Future, hash::Hash, time::Instant};
 
 use axum::{
     body::{Body, Bytes, HttpBody as _},
@@ -24,7 +24,7 @@ use super::{
     error::Problem,
     kept::KeptRoom,
     openai::responses,
-    peers::{FORWARDED, NotForwarded, Peers},
+    peers::{FORWARDED, NotForwarded, Peers, Watching},
     shared::{App, scope},
 };
 
@@ -259,20 +259,28 @@ async fn answered_here(
 ) -> Response {
     let watching = (asked == Asked::Events).then(|| app.watched.enter(scope));
     let mut response = match (answer.await, watching) {
-        (response, Some(watching)) if response.status().is_success() => response.map(|body| {
-            let ended = watching.ended().clone().cancelled_owned();
-            let events = body.into_data_stream().take_until(ended);
-            Body::from_stream(events.map(move |event| {
-                let _ = &watching; // Counted as long as the stream is read.
-                event
-            }))
-        }),
+        (response, Some(watching)) if response.status().is_success() => until(watching, response),
         (response, _) => response,
     };
     if let Ok(address) = HeaderValue::from_str(peers.address()) {
         response.headers_mut().insert(OWNER, address);
     }
     response
+}
+
+/// An answer that ends when what it belongs to does.
+fn until<K>(watching: Watching<K>, response: Response) -> Response
+where
+    K: Eq + Hash + Send + 'static,
+{
+    response.map(|body| {
+        let ended = watching.ended().clone().cancelled_owned();
+        let parts = body.into_data_stream().take_until(ended);
+        Body::from_stream(parts.map(move |part| {
+            let _ = &watching; // Counted as long as the answer is read.
+            part
+        }))
+    })
 }
 
 /// Marks an answer for the host that sent the request on: it is to ask the owner instead.
@@ -349,7 +357,16 @@ async fn sent_on(
 ) -> Result<Response, Unanswered> {
     let headers = request.headers_mut();
     headers.insert(FORWARDED, HeaderValue::from_static("1"));
-    match peers.forward(owner, request).await {
+    let watching = app.sent_on.enter(&owner.to_owned());
+    let gone = watching.ended().clone();
+    let sent = gone.run_until_cancelled(peers.forward(owner, request));
+    let sent = sent.await.unwrap_or_else(|| {
+        Err(NotForwarded {
+            reason: "it is gone".to_owned(),
+            was_sent: true,
+        })
+    });
+    match sent {
         Ok(response) if response.headers().contains_key(MOVED) => Err(Unanswered::Moved),
         Ok(mut response) => {
             match response.status().is_server_error() {
@@ -359,7 +376,7 @@ async fn sent_on(
             if let Ok(address) = HeaderValue::from_str(owner) {
                 response.headers_mut().insert(OWNER, address);
             }
-            Ok(response)
+            Ok(until(watching, response))
         }
         Err(NotForwarded { reason, was_sent }) => {
             tracing::warn!(

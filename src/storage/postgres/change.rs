@@ -12,7 +12,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::connect::{Connector, ERASURE_MAX, Failure, STATEMENT_MAX, within};
+use super::connect::{Connector, ERASURE_MAX, Failure, IDLE_MAX, STATEMENT_MAX, within};
 use crate::storage::commit::{
     columns::{PIECE, PIECE_BYTES, code, int, limit, nat},
     digest::{Digests, missing},
@@ -211,6 +211,7 @@ pub(super) async fn change(
     };
     let changing = async {
         let transaction = client.transaction().await?;
+        transaction.batch_execute(IDLE_MAX).await?;
         let work = Work {
             connector,
             transaction,

@@ -21,6 +21,11 @@ pub(super) const STATEMENT_MAX: Duration = Duration::from_secs(10);
 /// How long the erasure of a tenant may take.
 pub(super) const ERASURE_MAX: Duration = Duration::from_secs(300);
 
+/// For a transaction: the server ends it when no statement comes for so long. The locks of a host that
+/// was stopped, or cut off, would make all other hosts wait. A pooler accepts a setting of a
+/// transaction.
+pub(super) const IDLE_MAX: &str = "SET LOCAL idle_in_transaction_session_timeout = 3000";
+
 /// How long the kernel may resend what the server does not acknowledge.
 const UNANSWERED_MAX: Duration = Duration::from_secs(10);
 

@@ -62,7 +62,9 @@ pub(super) fn is_in_the_way(error: &Error) -> bool {
 pub(super) fn is_fatal(error: &Error) -> bool {
     error.as_db_error().is_none()
         || error.code().is_some_and(|code| {
-            code.code().starts_with("57P") || *code == SqlState::READ_ONLY_SQL_TRANSACTION
+            code.code().starts_with("57P")
+                || *code == SqlState::READ_ONLY_SQL_TRANSACTION
+                || *code == SqlState::IDLE_IN_TRANSACTION_SESSION_TIMEOUT
         })
 }
 

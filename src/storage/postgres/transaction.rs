@@ -8,7 +8,7 @@ use tokio_postgres::{
 };
 
 use super::{
-    connect::{STATEMENT_MAX, within},
+    connect::{IDLE_MAX, STATEMENT_MAX, within},
     read::{Failed, Reader},
 };
 
@@ -36,7 +36,7 @@ impl Reader<'_> {
         &self,
         work: impl Future<Output = Result<Result<T, E>, Failed>>,
     ) -> Result<Result<T, E>, Failed> {
-        self.control("BEGIN").await?;
+        self.control(&format!("BEGIN; {IDLE_MAX}")).await?;
         let made = work.await;
         if let Ok(Ok(made)) = made {
             self.control("COMMIT").await?;

@@ -295,6 +295,69 @@ async fn a_stream_that_was_sent_on_ends_when_the_conversation_moves_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_is_stopped_keeps_no_lock_and_no_client_of_another_host() {
+    let test = "a_host_that_is_stopped_keeps_no_lock_and_no_client_of_another_host";
+    let Some(server) = server(test) else {
+        return;
+    };
+    let database = database(&server, "frozen");
+    let model = ModelServer::answering(|_| Reply::events(anthropic_text("Yes."))).await;
+    let acme = Key::new(&Home::new());
+    let (_one, first) = with_peers(&model, &database, &acme.hash);
+    let (_two, second) = with_peers(&model, &database, &acme.hash);
+    let ask = |id: &str| format!("/v1/conversations/{id}/messages");
+    let body = || Some(json!({"content": "?"}));
+    for id in ["c", "d"] {
+        let answer = first.ask(Method::POST, &ask(id), &acme.key, body()).await;
+        assert_eq!(answer.status, StatusCode::OK);
+    }
+    // The host is stopped in the middle of a deletion, which has locked a row.
+    server.execute_in(
+        &database,
+        "CREATE FUNCTION callboard.slow() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN PERFORM pg_sleep(1); RETURN NULL; END $$; \
+         CREATE TRIGGER slow BEFORE DELETE ON callboard.snapshot \
+         FOR EACH STATEMENT EXECUTE FUNCTION callboard.slow()",
+    );
+    let deletion = first.ask(Method::DELETE, "/v1/conversations/d", &acme.key, None);
+    let events = second.text(
+        Method::GET,
+        "/v1/conversations/c/events",
+        &acme.key,
+        None,
+        &[],
+    );
+    let frozen = async {
+        let sleeps = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
+        while server.execute_in(&database, sleeps).trim() != "1" {
+            tokio::task::yield_now().await;
+        }
+        first.signal("STOP");
+        // Fails after 9 s.
+        let lock = "SET lock_timeout = 9000; SELECT count(*) FROM (SELECT 1 FROM callboard.head FOR UPDATE) AS h";
+        let heads = server.execute_in(&database, lock);
+        // Its owner does not answer, and the conversation is free when it is taken for dead.
+        let answer = second.ask(Method::POST, &ask("c"), &acme.key, body()).await;
+        (heads, answer)
+    };
+    let all = tokio::time::timeout(std::time::Duration::from_secs(40), async {
+        tokio::select! {
+            _ = deletion => panic!("the host was stopped"),
+            both = async { tokio::join!(events, frozen) } => both,
+        }
+    });
+    let all = all.await;
+    first.signal("CONT");
+    let (_, (heads, answer)) = all.expect("the client of another host waits");
+
+    assert_eq!(heads.trim().lines().last(), Some("2"));
+    assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
+    assert_eq!(answer.body["code"], "owner_unreachable");
+    let again = second.ask(Method::POST, &ask("c"), &acme.key, body()).await;
+    assert_eq!(again.status, StatusCode::OK, "{again:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn hosts_keep_the_limits_of_a_provider_together_and_the_last_one_has_them_alone() {
     let test = "hosts_keep_the_limits_of_a_provider_together_and_the_last_one_has_them_alone";
     let Some(server) = server(test) else {
