@@ -29,22 +29,27 @@ const READ_BYTES: usize = 1024;
 
 /// The last line that a server wrote.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LastLine(Arc<Mutex<Option<(Vec<u8>, Arc<Masker>)>>>);
+pub(super) struct LastLine(Arc<Mutex<Line>>);
+
+/// A line as it came, and what masks it.
+#[derive(Debug, Default)]
+struct Line {
+    bytes: Vec<u8>,
+    masker: Arc<Masker>,
+}
 
 impl LastLine {
     /// The line, masked; empty without one.
     pub(super) fn shown(&self) -> String {
         let last = self.0.lock();
-        last.as_ref()
-            .map_or_else(String::new, |(line, masker)| shown(line, masker))
+        shown(&last.bytes, &last.masker)
     }
 
     fn set(&self, line: &[u8], masker: &Arc<Masker>) {
         let mut last = self.0.lock();
-        let (kept, masks) = last.get_or_insert_with(|| (Vec::new(), masker.clone()));
-        kept.clear();
-        kept.extend_from_slice(line);
-        *masks = masker.clone();
+        last.bytes.clear();
+        last.bytes.extend_from_slice(line);
+        last.masker = masker.clone();
     }
 }
 
