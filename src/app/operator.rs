@@ -220,7 +220,15 @@ impl TenantOperator {
         config: Arc<Config>,
         stored: StoredTenants,
     ) -> Result<Reloaded, AppError> {
-        let wanted = wanted(&config, &stored)?;
+        let mut wanted = wanted(&config, &stored)?;
+        // Quotas that a route set for a tenant of the file hold until the file is read again.
+        if Arc::ptr_eq(&state.config, &config) {
+            for ConfiguredTenant { section, from_file } in &mut wanted {
+                if let Some(served) = state.served.get(&section.id).filter(|_| *from_file) {
+                    section.quotas = served.section.quotas;
+                }
+            }
+        }
         let entries = provider_entries(
             &config,
             wanted.iter().map(|wanted| wanted.section.provider.clone()),
@@ -441,7 +449,7 @@ fn wanted(config: &Config, stored: &StoredTenants) -> Result<Vec<ConfiguredTenan
             error: Box::new(error.into()),
         };
         config.check_tenant(&section).map_err(named)?;
-        add(&mut section, known);
+        follow::overlay(&mut section, stored);
         all.push(ConfiguredTenant {
             section,
             from_file: false,

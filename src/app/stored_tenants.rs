@@ -65,8 +65,8 @@ pub(crate) struct StoredTenant {
     /// Hashes of keys that were added at run time.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) key_sha256: BTreeSet<String>,
-    /// Hashes of keys of the configuration file that were replaced at run time and are no longer
-    /// valid.
+    /// Hashes of keys of the configuration file, or of `settings`, that were replaced at run time and
+    /// are no longer valid.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub(crate) replaced_sha256: BTreeSet<String>,
     /// Whether the tenant is paused; `None` if this was never changed at run time.

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use super::{
+    apart::{Apart, execute},
     body::BodyReader,
     dns::{Resolver, SystemResolver, guarded},
     error::WebError,
@@ -239,6 +240,7 @@ impl WebRequest {
 /// The head of a response; its body is read by [`WebAnswer::read`].
 pub struct WebAnswer {
     response: Response,
+    _apart: Apart,
     url: Url,
     redirects: usize,
     deadline: Instant,
@@ -311,10 +313,12 @@ impl WebClient {
             *out.body_mut() = request.body.clone().map(Into::into);
             // The wait for the head includes connecting.
             let wait = self.limits.connect + self.limits.idle;
-            let response = match timeout(wait, self.http.execute(out)).await {
-                Ok(response) => {
-                    response.map_err(|error| WebError::from_reqwest(&error, self.limits.connect))?
+            let (response, apart) = match timeout(wait, execute(&self.http, out)).await {
+                Ok(Some((response, apart))) => {
+                    let failed = |error| WebError::from_reqwest(&error, self.limits.connect);
+                    (response.map_err(failed)?, apart)
                 }
+                Ok(None) => return Err(WebError::Broken("it makes too much work")),
                 Err(_) => {
                     return Err(WebError::Timeout {
                         what: "the response's head",
@@ -325,6 +329,7 @@ impl WebClient {
             let Some(location) = location(&response) else {
                 return Ok(WebAnswer {
                     response,
+                    _apart: apart,
                     url,
                     redirects,
                     deadline,

@@ -21,6 +21,7 @@
 mod address;
 mod policy;
 mod dns;
+mod apart;
 mod error;
 mod body;
 mod client;

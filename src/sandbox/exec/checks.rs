@@ -466,9 +466,10 @@ impl Checks {
         let Some(kind) = scarce::gone() else { return };
         let running = jobs.iter().filter(|(_, job)| job.is_running());
         let candidates: Vec<_> = running.map(|(id, job)| job.candidate(*id, all)).collect();
-        let keeper = search::keeper(kind, &candidates);
-        if let Some(job) = keeper.and_then(|id| jobs.get_mut(&id)) {
-            job.stop_taking(kind);
+        for id in search::keepers(kind, &candidates) {
+            if let Some(job) = jobs.get_mut(&id) {
+                job.stop_taking(kind);
+            }
         }
         let pause = SEARCH_INTERVAL.max(begun.elapsed() * SEARCH_SHARE);
         self.next_search = Instant::now() + pause;

@@ -565,6 +565,7 @@ impl Job {
         let tree = all.tree(self.pid);
         Candidate {
             id,
+            tenant: self.tenant().cloned(),
             root: self.pid,
             files: open_files(&tree),
             tree,

@@ -168,9 +168,14 @@ pub(super) fn is_blamed(kind: Kind, count: u64) -> bool {
     count >= (ALLOWED.of(kind) / BLAMED_SHARE).max(LEFT_MIN)
 }
 
+/// Whether a command that has this many of a kind has more than all others can have.
+pub(super) fn is_most(kind: Kind, count: u64) -> bool {
+    count > ALLOWED.of(kind) / 2
+}
+
 /// A kind of which this user, or the machine, has nearly none left. Tables of open files do not show all: a
 /// file whose descriptor was closed is kept by a thread that waits for it, until a signal ends the
-/// wait, and by a message on its way ([`has_files_in_flight`]).
+/// wait, and by a message on its way ([`files_in_flight`]).
 pub(super) fn gone() -> Option<Kind> {
     let terminals = fs::read_to_string("/proc/sys/kernel/pty/nr").unwrap_or_default();
     let terminals = terminals.trim().parse().unwrap_or(0_u64);
@@ -277,26 +282,29 @@ fn files_of_call(line: &str) -> u64 {
     }
 }
 
-/// Whether a message that waits in a socket of these processes carries files. How many is not known:
-/// one of them may be a socket in which others wait.
-pub(super) fn has_files_in_flight(tree: &[i32]) -> bool {
+/// Files that messages carry which wait in sockets of these processes. One of them may be a socket in
+/// which others wait.
+pub(super) fn files_in_flight(tree: &[i32]) -> u64 {
     let files = tree.iter().flat_map(|pid| {
         let shown = shown(*pid);
         let files = fs::read_dir(format!("{shown}/fd")).into_iter().flatten();
         files.flatten().map(move |fd| (shown.clone(), fd))
     });
-    files.take(READS_MAX).any(|(shown, fd)| {
+    let carried = |(shown, fd): (String, fs::DirEntry)| {
         let to = fs::read_link(fd.path()).unwrap_or_default();
-        to.as_os_str().as_encoded_bytes().starts_with(b"socket:")
-            && fs::read_to_string(format!("{shown}/fdinfo/{}", fd.file_name().display()))
-                .is_ok_and(|text| carries_files(&text))
-    })
+        if !to.as_os_str().as_encoded_bytes().starts_with(b"socket:") {
+            return 0;
+        }
+        let info = format!("{shown}/fdinfo/{}", fd.file_name().display());
+        fs::read_to_string(info).map_or(0, |text| carried_files(&text))
+    };
+    files.take(READS_MAX).map(carried).sum()
 }
 
-/// Whether what the kernel shows of a socket counts files in its messages.
-fn carries_files(text: &str) -> bool {
+/// The files in its messages that the kernel shows of a socket.
+fn carried_files(text: &str) -> u64 {
     let count = text.lines().find_map(|line| line.strip_prefix("scm_fds:"));
-    count.is_some_and(|count| count.trim() != "0")
+    count.map_or(0, |count| count.trim().parse().unwrap_or(0))
 }
 
 /// Watches of a descriptor, one line each of what the kernel shows of it. They are counted as they are
@@ -423,9 +431,9 @@ mod tests {
         let (read, _write) = rustix::pipe::pipe().unwrap();
         let shown = |socket: &std::os::unix::net::UnixStream| {
             let fd = std::os::fd::AsRawFd::as_raw_fd(socket);
-            carries_files(&fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap())
+            carried_files(&fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap())
         };
-        assert!(!shown(&theirs));
+        assert_eq!(shown(&theirs), 0);
 
         let files = [read.as_fd()];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -439,11 +447,10 @@ mod tests {
         )
         .unwrap();
 
-        assert!(shown(&theirs));
-        assert!(has_files_in_flight(&[
-            i32::try_from(std::process::id()).unwrap()
-        ]));
+        assert_eq!(shown(&theirs), 1);
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(files_in_flight(&[own]) >= 1);
         recv(&theirs, &mut [0; 1], RecvFlags::empty()).unwrap();
-        assert!(!shown(&theirs));
+        assert_eq!(shown(&theirs), 0);
     }
 }

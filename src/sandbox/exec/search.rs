@@ -9,6 +9,8 @@
 
 use std::time::{Duration, Instant};
 
+use callboard_actors::ids::TenantId;
+
 use super::{
     processes::{Paused, system_ticks},
     scarce::{self, Kind},
@@ -29,6 +31,7 @@ const READS_MAX: u64 = 32 * 1024;
 #[derive(Debug)]
 pub(super) struct Candidate {
     pub(super) id: u64,
+    pub(super) tenant: Option<TenantId>,
     /// The process above its others.
     pub(super) root: i32,
     pub(super) tree: Vec<i32>,
@@ -46,16 +49,18 @@ enum Found {
     Nothing,
 }
 
-/// The command that keeps, or takes again and again, what is gone; `None` if no command is proven to.
-pub(super) fn keeper(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
-    // Those of descriptors that are open are counted, and no command has to stand still for it.
+/// The command that keeps, or takes again and again, what is gone; none if no command is proven to. If
+/// it hides it in messages, those of its tenant that do so as well.
+pub(super) fn keepers(kind: Kind, candidates: &[Candidate]) -> Vec<u64> {
+    // Those of descriptors that are open are counted, and no command has to stand still for it. Others
+    // may hide more of them than half.
     if kind == Kind::Marks {
         let counts = candidates
             .iter()
             .map(|one| (scarce::count_of(kind, &one.tree), one.id));
         let most = counts.max();
-        if let Some((_, id)) = most.filter(|(count, _)| scarce::is_blamed(kind, *count)) {
-            return Some(id);
+        if let Some((_, id)) = most.filter(|(count, _)| scarce::is_most(kind, *count)) {
+            return vec![id];
         }
     }
     // Before the pause, which ends the waits.
@@ -97,13 +102,15 @@ pub(super) fn keeper(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
     };
     match find(candidates.len(), is_kept, runs) {
         Found::Kept => kept_by(kind, candidates),
-        Found::Taker(at) => id(at),
+        Found::Taker(at) => id(at).into_iter().collect(),
         // Several that wait for a part each. Who waits for more files than it has open waits for
         // closed ones.
         Found::Nothing => {
             let most = awaited.iter().enumerate().max_by_key(|(_, count)| **count);
             most.filter(|(_, count)| scarce::is_blamed(kind, **count))
                 .and_then(|(at, _)| id(at))
+                .into_iter()
+                .collect()
         }
     }
 }
@@ -135,21 +142,33 @@ fn find(
     }
 }
 
-/// The command that keeps it while none runs: it has files in messages, or most of what is visible.
-/// Of epoll watches the one that has taken the most kernel time: without a watch the host accepts no
-/// connection. What there was no time to look at counts as the most that it could be.
-fn kept_by(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
+/// What is known of a command that stands still.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Kept {
+    is_blamed: bool,
+    /// Files in messages that were not received.
+    in_messages: u64,
+    count: u64,
+}
+
+/// The commands that keep it while none runs: the one that has most files in messages, or else most of
+/// what is visible. Of epoll watches the one that has taken the most kernel time: without a watch the
+/// host accepts no connection. What there was no time to look at counts as the most that it could be.
+fn kept_by(kind: Kind, candidates: &[Candidate]) -> Vec<u64> {
     let mut left = READS_MAX;
     let mut order: Vec<_> = candidates.iter().collect();
     order.sort_by_key(|one| one.files);
-    let mut has = |one: &Candidate| {
+    let mut of = |one: &Candidate| {
         let is_read = one.files <= left;
         left -= if is_read { one.files } else { 0 };
-        if is_read && scarce::has_files_in_flight(&one.tree) {
-            return (true, u64::MAX);
-        }
-        match kind {
+        let in_messages = match is_read {
+            true => scarce::files_in_flight(&one.tree),
+            false => 0,
+        };
+        let (is_blamed, count) = match kind {
             Kind::Watches => (true, system_ticks(&one.tree)),
+            // Those of a descriptor in a message are not shown.
+            Kind::Marks if in_messages > 0 => (true, system_ticks(&one.tree)),
             Kind::Notifiers | Kind::Marks | Kind::Terminals => {
                 let count = match is_read {
                     true => scarce::count_of(kind, &one.tree),
@@ -157,13 +176,29 @@ fn kept_by(kind: Kind, candidates: &[Candidate]) -> Option<u64> {
                 };
                 (scarce::is_blamed(kind, count), count)
             }
+        };
+        Kept {
+            is_blamed: is_blamed || in_messages > 0,
+            in_messages,
+            count,
         }
     };
-    let mut has_most = None;
-    for one in order {
-        has_most = has_most.max(Some((has(one), one.id)));
-    }
-    has_most.and_then(|((is_blamed, _), id)| is_blamed.then_some(id))
+    let kept: Vec<_> = order.iter().map(|one| (of(one), *one)).collect();
+    blamed(&kept)
+}
+
+/// Whom it is to be blamed on. A message can hold a socket with messages of its own, so how many files
+/// are in them is no proof: of the tenant with the most, all go that hide some. One that hides much
+/// behind one that hides little is found by its kernel time.
+fn blamed(kept: &[(Kept, &Candidate)]) -> Vec<u64> {
+    let most = kept.iter().max_by_key(|(kept, one)| (*kept, one.id));
+    let Some((most, of)) = most.filter(|(most, _)| most.is_blamed) else {
+        return Vec::new();
+    };
+    let too = |(kept, one): &&(Kept, &Candidate)| {
+        one.id == of.id || most.in_messages > 0 && kept.in_messages > 0 && one.tenant == of.tenant
+    };
+    kept.iter().filter(too).map(|(_, one)| one.id).collect()
 }
 
 #[cfg(test)]
@@ -208,5 +243,40 @@ mod tests {
             true
         };
         assert_eq!(find(3, || kept.get(), runs), Found::Kept);
+    }
+
+    #[test]
+    fn who_hides_most_in_messages_goes_with_all_of_its_tenant_that_hide_and_no_other_one() {
+        let candidate = |id, tenant: &str| Candidate {
+            id,
+            tenant: tenant.parse().ok(),
+            root: 0,
+            tree: Vec::new(),
+            files: 1,
+        };
+        let all = [
+            candidate(1, "hides"),
+            candidate(2, "hides"),
+            candidate(3, "hides"),
+            candidate(4, "calm"),
+        ];
+        let of = |in_messages, count| Kept {
+            is_blamed: in_messages > 0,
+            in_messages,
+            count,
+        };
+        let blamed = |kept: [Kept; 4]| {
+            let kept: Vec<_> = kept.into_iter().zip(&all).collect();
+            blamed(&kept)
+        };
+
+        // A decoy does not keep the others, and another tenant's file in a message is its own matter.
+        assert_eq!(blamed([of(140, 0), of(1, 0), of(0, 9), of(1, 0)]), [1, 2]);
+        // As many files each: the one that took kernel time.
+        assert_eq!(blamed([of(1, 50), of(0, 0), of(0, 0), of(1, 2)]), [1]);
+        assert_eq!(
+            blamed([of(0, 1), of(0, 2), of(0, 3), of(0, 4)]),
+            [] as [u64; 0]
+        );
     }
 }

@@ -197,12 +197,14 @@ async fn git_repairs_no_working_tree_outside_of_the_workspace_for_a_command() {
         users_repository(&fixture, "repo");
         let outside = fixture.path("../outside");
         fs::create_dir(&outside).unwrap();
+        fs::create_dir(fixture.path("../victim")).unwrap();
         let pointer = outside.join(".git");
 
         fixture
             .run(&format!(
                 "cd repo; git worktree add -qb side ../wt; cd .git/worktrees; cp -r wt forged; echo {} > forged/gitdir; \
-                 cp -r wt above; echo ../../../../../outside/.git > above/gitdir",
+                 cp -r wt above; echo ../../../../../outside/.git > above/gitdir; \
+                 mkdir ../victim; cp -r wt other; echo ../../victim/.git > other/gitdir",
                 pointer.display()
             ))
             .await;
@@ -210,7 +212,8 @@ async fn git_repairs_no_working_tree_outside_of_the_workspace_for_a_command() {
 
         let kept = |name: &str| fixture.path(&format!("repo/.git/worktrees/{name}/gitdir")).exists();
         assert!(!pointer.exists(), "{}", fixture.kind());
-        assert_eq!((kept("wt"), kept("forged"), kept("above")), (true, false, false), "{}", fixture.kind());
+        assert!(!fixture.path("../victim/.git").exists(), "{}", fixture.kind());
+        assert_eq!(["wt", "forged", "above", "other"].map(kept), [true, false, false, false], "{}", fixture.kind());
     })
     .await;
 }

@@ -7,7 +7,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
     },
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -113,7 +113,7 @@ fn is_harmless(root: &Root, path: &Path) -> bool {
             is_in_worktrees()
                 && search::read(root, path).is_some_and(|content| {
                     let tree = Path::new(OsStr::from_bytes(content.trim_ascii_end()));
-                    is_tree_of(root, path, tree)
+                    is_tree_of(root, tree)
                 })
         }
         _ => false,
@@ -122,7 +122,7 @@ fn is_harmless(root: &Root, path: &Path) -> bool {
 
 /// Whether this is the file `.git` of a working tree in the workspace: `git worktree repair` writes
 /// to the place that `gitdir` names.
-fn is_tree_of(root: &Root, gitdir: &Path, tree: &Path) -> bool {
+fn is_tree_of(root: &Root, tree: &Path) -> bool {
     if tree.file_name() != Some(OsStr::new(".git")) {
         return false;
     }
@@ -130,28 +130,10 @@ fn is_tree_of(root: &Root, gitdir: &Path, tree: &Path) -> bool {
     if tree.starts_with(WORKSPACE) && !root.real_path().starts_with(WORKSPACE) {
         return std::fs::symlink_metadata(WORKSPACE).is_err();
     }
-    let from = gitdir.parent().unwrap_or(Path::new(""));
-    let below = match tree.strip_prefix(root.real_path()) {
-        Ok(below) => Some(below.to_owned()),
-        Err(_) if tree.is_absolute() => None,
-        Err(_) => below_root(&from.join(tree)),
-    };
-    let folder = below.as_deref().and_then(Path::parent);
+    // Versions of git differ in where a relative path begins.
+    let below = tree.strip_prefix(root.real_path()).ok();
+    let folder = below.and_then(Path::parent);
     folder.is_some_and(|folder| open_real(root, folder).is_ok())
-}
-
-/// A path below the root without `..`; `None` if it leads out of the root.
-fn below_root(path: &Path) -> Option<PathBuf> {
-    let mut below = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => below.push(name),
-            Component::ParentDir if below.pop() => {}
-            Component::CurDir => {}
-            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(below)
 }
 
 /// What happened to a new file.

@@ -338,3 +338,56 @@ async fn a_key_is_exchanged_while_a_round_runs() {
         "{watched}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_was_replaced_stays_revoked_whatever_changes_afterwards() {
+    let home = Home::new();
+    let (admin, acme) = host(&home);
+    let beta = Key::new(&home);
+    let served = Served::start(&home, &[]);
+    let tenant = |id: &str| format!("/v1/admin/tenants/{id}");
+    let put = async |served: &Served, id: &str, body| {
+        let path = tenant(id);
+        let answer = served.ask(Method::PUT, &path, &admin.key, Some(body));
+        assert!(answer.await.status.is_success());
+    };
+    let keys = json!({"key_sha256": beta.hash});
+    put(&served, "beta", keys.clone()).await;
+    let quota = format!("{}/quota", tenant("acme"));
+    let one = Some(json!({"conversations_max": 1}));
+    let limited = served.ask(Method::PUT, &quota, &admin.key, one).await;
+    assert_eq!(limited.status, StatusCode::NO_CONTENT);
+    assert!(served.opens(&beta.key).await);
+    let rekeyed = served
+        .ask(
+            Method::POST,
+            &format!("{}/keys", tenant("beta")),
+            &admin.key,
+            Some(json!({"replace": true})),
+        )
+        .await;
+    let fresh = rekeyed.body["key"].as_str().unwrap().to_owned();
+    let open = async |served: &Served| (served.opens(&beta.key).await, served.opens(&fresh).await);
+    assert_eq!(open(&served).await, (false, true));
+
+    put(&served, "gamma", json!({})).await;
+    assert_eq!(open(&served).await, (false, true), "another tenant changed");
+    // Quotas of a tenant of the file hold until the file is read again.
+    let create = async |id: &str| {
+        let path = format!("/v1/conversations/{id}");
+        let answer = served.ask(Method::PUT, &path, &acme.key, Some(json!({})));
+        answer.await.status
+    };
+    assert!(create("a").await.is_success());
+    assert_eq!(create("b").await, StatusCode::TOO_MANY_REQUESTS);
+    put(&served, "beta", keys).await;
+    assert_eq!(open(&served).await, (false, true), "it is listed again");
+    let reload = served.ask(Method::POST, "/v1/admin/reload", &admin.key, None);
+    assert_eq!(reload.await.status, StatusCode::OK);
+    assert_eq!(open(&served).await, (false, true), "a reload");
+    assert!(create("b").await.is_success());
+    assert_eq!(served.stop().code, Some(0));
+    let again = Served::start(&home, &[]);
+    assert_eq!(open(&again).await, (false, true), "a restart");
+    assert!(again.opens(&acme.key).await);
+}

@@ -1,0 +1,121 @@
+//! Runs a request on a thread of its own. The HTTP library skips interim answers (100, 103) for as long
+//! as they come, all that have arrived in one go: a server that sends them without end would keep a
+//! thread of the host's runtime from everybody else.
+
+use std::{convert::Infallible, time::Duration};
+
+use reqwest::{Client, Request, Response};
+use tokio::{runtime, sync::oneshot, time::interval};
+
+use super::dns::{for_tenant, owner};
+use crate::thread_clock::ThreadTimes;
+
+/// Processor time after which a request is given up. A page of the largest size takes a tenth of it.
+const WORK_MAX: Duration = Duration::from_secs(2);
+
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Threads of the host go first.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 10;
+
+/// Keeps the thread of a request until its answer is read.
+pub(super) struct Apart {
+    _held: oneshot::Sender<Infallible>,
+}
+
+/// Sends a request and returns the head of its answer; `None` if no thread can be started, or the
+/// answer makes too much work.
+///
+/// # Cancel safety
+/// Dropping the future closes the connection.
+pub(super) async fn execute(
+    client: &Client,
+    request: Request,
+) -> Option<(reqwest::Result<Response>, Apart)> {
+    let (answer, answered) = oneshot::channel();
+    let (held, mut left) = oneshot::channel();
+    let client = client.clone();
+    let owner = owner();
+    let work = move || {
+        #[cfg(target_os = "linux")]
+        let _ = rustix::process::setpriority_process(None, NICENESS);
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let Ok(runtime) = runtime else { return };
+        runtime.block_on(async {
+            let answering = async {
+                let executed = client.execute(request);
+                let _ = answer.send(match owner {
+                    Some(tenant) => for_tenant(tenant, executed).await,
+                    None => executed.await,
+                });
+                std::future::pending().await
+            };
+            tokio::select! {
+                () = answering => {}
+                _ = &mut left => {}
+                () = has_worked() => {}
+            }
+        });
+        runtime.shutdown_background();
+    };
+    let thread = std::thread::Builder::new().name("web".to_owned());
+    thread.spawn(work).ok()?;
+    let apart = Apart { _held: held };
+    Some((answered.await.ok()?, apart))
+}
+
+/// Becomes ready when this thread has worked for too long.
+async fn has_worked() {
+    let mut looks = interval(LOOK);
+    while ThreadTimes::read().is_none_or(|times| times.has_run < WORK_MAX) {
+        looks.tick().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn interim_answers_without_end_keep_no_thread_of_the_host_and_are_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let _ = socket.read(&mut [0; 4096]);
+            let many = b"HTTP/1.1 103 Hints\r\n\r\n".repeat(4096);
+            while socket.write_all(&many).is_ok() {}
+        });
+        let client = crate::tls::client_builder()
+            .unwrap()
+            .no_proxy()
+            .build()
+            .unwrap();
+        let request = client.get(url).build().unwrap();
+        let mut longest = Duration::ZERO;
+        let ticks = async {
+            loop {
+                let before = Instant::now();
+                sleep(Duration::from_millis(1)).await;
+                longest = longest.max(before.elapsed());
+            }
+        };
+
+        let answer = tokio::select! {
+            answer = execute(&client, request) => answer,
+            () = ticks => unreachable!(),
+        };
+
+        assert!(answer.is_none());
+        assert!(longest < Duration::from_secs(1), "{longest:?}");
+    }
+}
