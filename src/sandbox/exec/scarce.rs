@@ -1,6 +1,6 @@
 //! What the kernel gives all processes of one user, or of the machine, in a fixed number: watches of
-//! epoll, inotify instances and their watches, pseudo-terminals. A command that takes them all would stop other
-//! commands, and the host itself, which cannot accept a connection without a watch.
+//! epoll, inotify instances and their watches, pseudo-terminals. A command that takes them all would
+//! stop other commands, and the host itself, which cannot accept a connection without a watch.
 
 use std::{
     fs,
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_of_inotify_are_counted_and_who_has_most_of_all_keeps_them() {
+    fn watches_of_inotify_are_counted() {
         let notifier = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
         for folder in WATCHED {
             inotify::add_watch(&notifier, folder, inotify::WatchFlags::DELETE_SELF).unwrap();

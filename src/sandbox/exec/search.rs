@@ -142,9 +142,9 @@ fn find(
     }
 }
 
-/// What is known of a command that stands still.
+/// What is known of a command that stands still. The later fields decide among equals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Kept {
+struct Evidence {
     is_blamed: bool,
     /// Files in messages that were not received.
     in_messages: u64,
@@ -177,7 +177,7 @@ fn kept_by(kind: Kind, candidates: &[Candidate]) -> Vec<u64> {
                 (scarce::is_blamed(kind, count), count)
             }
         };
-        Kept {
+        Evidence {
             is_blamed: is_blamed || in_messages > 0,
             in_messages,
             count,
@@ -187,15 +187,15 @@ fn kept_by(kind: Kind, candidates: &[Candidate]) -> Vec<u64> {
     blamed(&kept)
 }
 
-/// Whom it is to be blamed on. A message can hold a socket with messages of its own, so how many files
-/// are in them is no proof: of the tenant with the most, all go that hide some. One that hides much
-/// behind one that hides little is found by its kernel time.
-fn blamed(kept: &[(Kept, &Candidate)]) -> Vec<u64> {
+/// The command with most, and the other commands of its tenant that have files in messages if it has
+/// some. A message can hold a socket that has messages of its own, so a command with few files in
+/// messages may hide the most; ended one by one, such commands would cover for one another.
+fn blamed(kept: &[(Evidence, &Candidate)]) -> Vec<u64> {
     let most = kept.iter().max_by_key(|(kept, one)| (*kept, one.id));
     let Some((most, of)) = most.filter(|(most, _)| most.is_blamed) else {
         return Vec::new();
     };
-    let too = |(kept, one): &&(Kept, &Candidate)| {
+    let too = |(kept, one): &&(Evidence, &Candidate)| {
         one.id == of.id || most.in_messages > 0 && kept.in_messages > 0 && one.tenant == of.tenant
     };
     kept.iter().filter(too).map(|(_, one)| one.id).collect()
@@ -260,12 +260,12 @@ mod tests {
             candidate(3, "hides"),
             candidate(4, "calm"),
         ];
-        let of = |in_messages, count| Kept {
+        let of = |in_messages, count| Evidence {
             is_blamed: in_messages > 0,
             in_messages,
             count,
         };
-        let blamed = |kept: [Kept; 4]| {
+        let blamed = |kept: [Evidence; 4]| {
             let kept: Vec<_> = kept.into_iter().zip(&all).collect();
             blamed(&kept)
         };
