@@ -204,6 +204,8 @@ mod frames;
 mod read_turns;
 #[cfg(any(feature = "_provider", feature = "mcp"))]
 mod intake;
+#[cfg(any(feature = "mcp", feature = "otel", feature = "cli"))]
+mod outside;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "tools"))]
 mod os_error;
 #[cfg(any(feature = "config", feature = "tools"))]

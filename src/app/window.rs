@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::config::{Config, ProviderConfig, ProviderKind};
+use crate::{
+    config::{Config, ProviderConfig, ProviderKind},
+    outside::outside,
+};
 
 /// Time for all questions to one server: the start of the program waits for them.
 const WITHIN: Duration = Duration::from_secs(2);
@@ -77,7 +80,7 @@ async fn ask(question: Question) -> Option<u32> {
         .redirect(reqwest::redirect::Policy::none())
         .build()
         .ok()?;
-    tokio::time::timeout(WITHIN, answer(&client, &question))
+    tokio::time::timeout(WITHIN, outside(answer(&client, &question)))
         .await
         .ok()
         .flatten()

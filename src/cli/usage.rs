@@ -66,9 +66,10 @@ fn command_of(text: &str) -> String {
         .lines()
         .find_map(|line| line.trim().strip_prefix("Usage: "))
         .unwrap_or("callboard");
+    let is_of_command = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let words = usage
         .split_whitespace()
-        .take_while(|word| word.chars().all(|c| c.is_ascii_lowercase() || c == '-'));
+        .take_while(|word| word.chars().all(is_of_command));
     words
         .filter(|word| !word.starts_with('-'))
         .collect::<Vec<_>>()

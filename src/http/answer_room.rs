@@ -4,6 +4,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use axum::http::Extensions;
 use callboard_actors::ids::TenantId;
 use parking_lot::Mutex;
 use tokio::{
@@ -17,7 +18,7 @@ use super::{HttpBounds, error::Problem};
 const UNIT_BYTES: usize = 1024;
 
 /// How long a request waits for room. Longer waits would only move the queue from the clients here.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Requests of one tenant that wait for room; further ones are refused at once.
 const WAITING_MAX: usize = 64;
@@ -39,6 +40,14 @@ impl ConnectionRoom {
             units,
             waiting: Arc::new(Semaphore::new(WAITING_MAX / 2)),
         }
+    }
+}
+
+impl ConnectionRoom {
+    /// The room of a request's connection; one of its own for a request that came over none.
+    pub(super) fn of(request: &Extensions, bounds: &HttpBounds) -> Self {
+        let room = request.get::<Self>().cloned();
+        room.unwrap_or_else(|| Self::new(bounds))
     }
 }
 
@@ -68,6 +77,8 @@ pub(super) struct AnswerRoom {
     tenant: TenantId,
     connection: ConnectionRoom,
     held: Arc<TenantRoom>,
+    /// How long it waits for more.
+    wait: Duration,
     /// Of the connection, of the tenant, and of all.
     permits: Option<[OwnedSemaphorePermit; 3]>,
 }
@@ -92,6 +103,17 @@ impl AnswerRooms {
         connection: &ConnectionRoom,
         bytes: usize,
     ) -> Result<AnswerRoom, Problem> {
+        self.take_within(WAIT_MAX, tenant, connection, bytes).await
+    }
+
+    /// As [`AnswerRooms::take`], with a wait of one's own.
+    pub(super) async fn take_within(
+        &self,
+        wait: Duration,
+        tenant: &TenantId,
+        connection: &ConnectionRoom,
+        bytes: usize,
+    ) -> Result<AnswerRoom, Problem> {
         let held = self
             .0
             .tenants
@@ -109,6 +131,7 @@ impl AnswerRooms {
             tenant: tenant.clone(),
             connection: connection.clone(),
             held,
+            wait,
             permits: None,
         };
         room.grow_to(bytes).await?;
@@ -164,7 +187,7 @@ impl AnswerRoom {
             let all = self.rooms.0.all.clone().acquire_many_owned(wanted).await;
             Some([room.ok()?, mine.ok()?, all.ok()?])
         };
-        let more = timeout(WAIT_MAX, each)
+        let more = timeout(self.wait, each)
             .await
             .ok()
             .flatten()

@@ -8,7 +8,7 @@ use axum::{
 use callboard_actors::ids::TenantId;
 use tokio::sync::watch;
 
-use super::{KeyHash, Keys, error::Problem, shared::App};
+use super::{KeyHash, Keys, answer_room::ConnectionRoom, error::Problem, shared::App};
 
 /// Paths of Anthropic's API, whose clients send their key in a header of their own.
 pub(super) const API_KEY_PREFIX: &str = "/anthropic/";
@@ -19,23 +19,39 @@ pub(super) const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// The tenant whose key came with the request.
 pub(super) struct Caller(pub(super) TenantId);
 
-/// The key of a tenant's request, for answers that go on after it was checked.
+/// The key of a tenant's request, for answers that go on after it was checked, and where they go.
 pub(super) struct CallerKey {
     keys: Keys,
     tenant: TenantId,
+    connection: ConnectionRoom,
     hash: KeyHash,
     changes: watch::Receiver<()>,
 }
 
 impl CallerKey {
-    /// The key with this hash, of a session that it opened.
-    pub(super) fn new(keys: &Keys, tenant: &TenantId, hash: KeyHash) -> Self {
+    /// The key with this hash, of a request of a connection.
+    pub(super) fn new(
+        keys: &Keys,
+        tenant: &TenantId,
+        hash: KeyHash,
+        connection: ConnectionRoom,
+    ) -> Self {
         Self {
             changes: keys.changes(),
             keys: keys.clone(),
             tenant: tenant.clone(),
+            connection,
             hash,
         }
+    }
+
+    pub(super) fn tenant(&self) -> &TenantId {
+        &self.tenant
+    }
+
+    /// The connection of the request.
+    pub(super) fn connection(&self) -> &ConnectionRoom {
+        &self.connection
     }
 
     /// Whether the key still opens its tenant.
@@ -59,7 +75,8 @@ impl FromRequestParts<App> for CallerKey {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Caller(tenant) = Caller::from_request_parts(parts, app).await?;
         let hash = KeyHash::from_key(key_of(parts)?);
-        Ok(Self::new(&app.config.keys, &tenant, hash))
+        let connection = ConnectionRoom::of(&parts.extensions, &app.config.bounds);
+        Ok(Self::new(&app.config.keys, &tenant, hash, connection))
     }
 }
 

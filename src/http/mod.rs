@@ -38,6 +38,7 @@ mod fan_outs;
 mod idle;
 mod kept;
 mod keys;
+mod long_event;
 #[cfg(feature = "mcp-server")]
 pub(crate) mod mcp;
 mod openai;

@@ -18,6 +18,7 @@ use futures_util::stream;
 use super::{
     auth::CallerKey,
     error::Problem,
+    long_event::{EventWriter, Repeats},
     quiet::{Quiet, QuietEnd},
     shared::{App, Shared, Watching},
 };
@@ -95,6 +96,7 @@ impl FromRequestParts<App> for Viewer {
 struct Watcher {
     source: Source,
     ahead: Option<Bytes>,
+    writer: EventWriter,
     quiet: Quiet,
     viewer: Viewer,
     _watching: Watching,
@@ -103,20 +105,9 @@ struct Watcher {
 impl Watcher {
     /// The next piece of the body. The watcher is boxed because the stream moves it with each.
     async fn next(mut self: Box<Self>) -> Option<(Result<Bytes, Infallible>, Box<Self>)> {
-        let skips_text = self.viewer.skips_text;
-        let bytes = match self.ahead.take() {
-            Some(ahead) => ahead,
-            None => tokio::select! {
-                biased;
-                event = self.source.shown(skips_text) => frame(&*event?),
-                // `biased`: pending events are sent before the stream closes. A client that
-                // reconnects continues after them.
-                end = self.quiet.wait() => match end {
-                    QuietEnd::Closing => return None,
-                    QuietEnd::Comment => Bytes::from_static(COMMENT),
-                },
-                () = self.viewer.key.revoked() => return None,
-            },
+        let bytes = match self.writer.piece().await {
+            Some(piece) => piece.ok()?,
+            None => self.begin().await?,
         };
         // A key that leaked is replaced; whoever has it must not read on.
         if !self.viewer.key.is_valid() {
@@ -124,6 +115,27 @@ impl Watcher {
         }
         self.quiet.sent();
         Some((Ok(bytes), self))
+    }
+
+    /// The next event, or its first piece.
+    async fn begin(&mut self) -> Option<Bytes> {
+        if let Some(ahead) = self.ahead.take() {
+            return Some(ahead);
+        }
+        let event = tokio::select! {
+            biased;
+            event = self.source.shown(self.viewer.skips_text) => event?,
+            // `biased`: pending events are sent before the stream closes. A client that reconnects
+            // continues after them.
+            end = self.quiet.wait() => match end {
+                QuietEnd::Closing => return None,
+                QuietEnd::Comment => return Some(Bytes::from_static(COMMENT)),
+            },
+            () = self.viewer.key.revoked() => return None,
+        };
+        let size = FRAME_BYTES + event.kind.size();
+        let key = &self.viewer.key;
+        self.writer.write(key, size, || frame(&event)).await
     }
 }
 
@@ -135,8 +147,13 @@ pub(super) fn respond(
     watching: Watching,
     viewer: Viewer,
 ) -> Response {
+    let repeats = match source {
+        Source::Round(_) => Repeats::No,
+        Source::Conversation(_) => Repeats::Yes,
+    };
     let watcher = Box::new(Watcher {
         source,
+        writer: EventWriter::new(app, repeats),
         ahead: Some(Bytes::from_static(RETRY.as_bytes())),
         quiet: Quiet::new(app),
         viewer,
@@ -188,7 +205,7 @@ mod tests {
     use super::*;
     use crate::{
         Host,
-        http::{HttpConfig, Keys, keys::KeyHash},
+        http::{HttpConfig, Keys, answer_room::ConnectionRoom, keys::KeyHash},
     };
 
     /// The names of the events of a round, for a viewer.
@@ -205,7 +222,12 @@ mod tests {
         let reply = app.host.tenant(&acme).conversation("c").send("hello");
         let source = Source::Round(reply.await.unwrap());
         let viewer = Viewer {
-            key: CallerKey::new(&app.config.keys, &acme, KeyHash::from_key("fake")),
+            key: CallerKey::new(
+                &app.config.keys,
+                &acme,
+                KeyHash::from_key("fake"),
+                ConnectionRoom::new(&app.config.bounds),
+            ),
             skips_text,
         };
 

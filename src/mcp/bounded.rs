@@ -33,6 +33,7 @@ use super::{
     intake::Intake,
     stdio::{FRAME_BYTES_MAX, Fault, Scan},
 };
+use crate::outside::outside;
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
@@ -85,7 +86,7 @@ impl Bounded {
         if let Some(session) = session {
             request = request.header(SESSION_ID, &*session);
         }
-        let response = request.send().await?;
+        let response = outside(request.send()).await?;
         let Some(challenge) = response.headers().get(WWW_AUTHENTICATE) else {
             return Ok(response);
         };

@@ -1,7 +1,10 @@
 //! Decodes answers that a server compressed with gzip. Callboard does not ask for it, because
 //! compression delays the events of a stream, but proxies compress unasked.
 
-use std::io::{BufRead, ErrorKind, Read};
+use std::{
+    io::{BufRead, ErrorKind, Read},
+    time::{Duration, Instant},
+};
 
 use callboard_actors::ports::ProviderError;
 use flate2::bufread::MultiGzDecoder;
@@ -12,6 +15,21 @@ use super::errors;
 /// Decoded bytes that are handed on at once. They bound the memory for an answer that decodes to a
 /// thousand times its length.
 pub(super) const PIECE: usize = 16 * 1024;
+
+/// Compressed bytes that are decoded at once. Bytes that decode to nothing (empty blocks, empty
+/// members) take a thousand times as long as others: a millisecond for these.
+const PACKED_PIECE: usize = 256;
+
+/// Compressed bytes that [`Gunzip::whole`] decodes at most, and how long it takes for them.
+const WHOLE_PACKED_MAX: usize = 64 * 1024;
+const WHOLE_TIME_MAX: Duration = Duration::from_millis(50);
+
+/// What was decoded in one piece. It may be of no bytes.
+pub(super) struct Unpacked<'a> {
+    pub(super) bytes: &'a [u8],
+    /// How many compressed bytes it took.
+    pub(super) packed: usize,
+}
 
 /// A decoder that takes the bytes of an answer as they arrive.
 pub(super) struct Gunzip {
@@ -25,6 +43,8 @@ pub(super) struct Gunzip {
 struct Arrived {
     bytes: Vec<u8>,
     at: usize,
+    /// Where this piece ends at the latest.
+    piece_end: usize,
     has_ended: bool,
 }
 
@@ -76,34 +96,48 @@ impl Gunzip {
     pub(super) fn next<'a>(
         &mut self,
         piece: &'a mut [u8; PIECE],
-    ) -> Result<Option<&'a [u8]>, ProviderError> {
+    ) -> Result<Option<Unpacked<'a>>, ProviderError> {
         if self.is_drained {
             return Ok(None);
         }
-        match self.decoder.read(piece) {
-            Ok(count) if count > 0 => return Ok(piece.get(..count)),
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        let arrived = self.decoder.get_mut();
+        let from = arrived.at;
+        arrived.piece_end = from + PACKED_PIECE;
+        let count = match self.decoder.read(piece) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 return Err(errors::protocol("the compressed answer ends early"));
             }
             Err(_) => return Err(errors::protocol("the answer is no valid gzip")),
+        };
+        let arrived = self.decoder.get_ref();
+        if count == 0 && arrived.at == arrived.bytes.len() {
+            self.is_drained = true;
         }
-        self.is_drained = true;
-        Ok(None)
+        Ok(Some(Unpacked {
+            bytes: piece.get(..count).unwrap_or_default(),
+            packed: arrived.at - from,
+        }))
     }
 
-    /// Decodes a whole body, up to `most` bytes. What is no gzip ends the text.
+    /// Decodes a whole body, up to `most` bytes from at most [`WHOLE_PACKED_MAX`]. What is no gzip,
+    /// or takes too long, ends the text.
     pub(super) fn whole(mut self, body: &[u8], most: usize) -> Vec<u8> {
         let mut whole = Vec::new();
+        let mut packed = 0;
         let mut piece = [0; PIECE];
+        let begun = Instant::now();
         self.push(body);
         // An error ends the text where it occurs: the body of a refusal is read by people.
         while whole.len() < most
-            && let Ok(Some(piece)) = self.next(&mut piece)
+            && packed < WHOLE_PACKED_MAX
+            && begun.elapsed() < WHOLE_TIME_MAX
+            && let Ok(Some(next)) = self.next(&mut piece)
         {
             let room = most - whole.len();
-            whole.extend_from_slice(piece.get(..room).unwrap_or(piece));
+            whole.extend_from_slice(next.bytes.get(..room).unwrap_or(next.bytes));
+            packed += next.packed;
         }
         whole
     }
@@ -119,8 +153,12 @@ impl Read for Arrived {
 
 impl BufRead for Arrived {
     fn fill_buf(&mut self) -> std::io::Result<&[u8]> {
-        match self.bytes.get(self.at..) {
-            Some(rest) if !rest.is_empty() || self.has_ended => Ok(rest),
+        let is_all = self.at == self.bytes.len();
+        match self
+            .bytes
+            .get(self.at..self.bytes.len().min(self.piece_end))
+        {
+            Some(piece) if !piece.is_empty() || (is_all && self.has_ended) => Ok(piece),
             _ => Err(ErrorKind::WouldBlock.into()),
         }
     }
@@ -157,8 +195,8 @@ mod tests {
     fn pieces(decoder: &mut Gunzip) -> Result<Vec<u8>, ProviderError> {
         let mut all = Vec::new();
         let mut piece = [0; PIECE];
-        while let Some(piece) = decoder.next(&mut piece)? {
-            all.extend_from_slice(piece);
+        while let Some(next) = decoder.next(&mut piece)? {
+            all.extend_from_slice(next.bytes);
         }
         Ok(all)
     }
@@ -193,6 +231,29 @@ mod tests {
         assert_eq!(pieces(&mut decoder).unwrap().len(), 11);
         decoder.end();
         assert!(pieces(&mut decoder).is_err(), "it ends early");
+    }
+
+    #[test]
+    fn bytes_that_decode_to_nothing_are_decoded_some_at_a_time() {
+        // Four empty blocks of ten bits each, again and again.
+        let header = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+        let empty = [2, 8, 32, 128, 0];
+        let body = [header.as_slice(), &empty.repeat(100_000)].concat();
+        let mut decoder = gunzip();
+        decoder.push(&body);
+
+        let mut piece = [0; PIECE];
+        let mut packed = 0;
+        while let Some(next) = decoder.next(&mut piece).unwrap() {
+            assert!(next.bytes.is_empty() && next.packed <= PACKED_PIECE);
+            packed += next.packed;
+        }
+
+        assert_eq!(packed, body.len());
+        let long = [gzip(&["data"]), body].concat();
+        let begun = Instant::now();
+        assert_eq!(gunzip().whole(&long, 1 << 20), b"data");
+        assert!(begun.elapsed() < Duration::from_secs(1));
     }
 
     #[test]

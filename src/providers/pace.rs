@@ -19,6 +19,16 @@ const STEP: u64 = 64 * 1024;
 /// What a piece counts as, beside its bytes: one of a byte takes as long as hundreds of bytes.
 const OF_PIECE: u64 = 512;
 
+/// What a compressed byte counts as at least, beside what it decodes to.
+const OF_PACKED: u64 = 16;
+
+/// Time of the processor that counts as one byte. Compressed bytes that decode to nothing can take a
+/// thousand times as long as others.
+const BYTE_TAKES: Duration = Duration::from_nanos(5);
+
+/// What a byte of the framing of chunks counts as.
+const OF_FRAMING: u64 = 8;
+
 /// What an answer may bring at once, and in each second after that: about 250 tokens.
 const OWN_BYTES_PER_SECOND: u64 = 256 * 1024;
 const OWN_BURST: Duration = Duration::from_secs(1);
@@ -68,6 +78,18 @@ impl Pace {
     /// Counts a piece that is decoded.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         self.step += OF_PIECE + cost(bytes);
+    }
+
+    /// Counts compressed bytes that were decoded, and how long that took.
+    pub(super) fn unpack(&mut self, bytes: usize, took: Duration) {
+        let time = took.as_nanos() / BYTE_TAKES.as_nanos();
+        let time = u64::try_from(time).unwrap_or(u64::MAX);
+        self.step += time.max(OF_PACKED * bytes as u64);
+    }
+
+    /// Counts bytes of framing.
+    pub(super) fn pass(&mut self, bytes: usize) {
+        self.step += OF_FRAMING * bytes as u64;
     }
 
     /// Whether the step is at its end.
@@ -207,5 +229,34 @@ mod tests {
         })
         .await;
         assert_eq!(polls, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_brings_no_text_counts_as_well() {
+        const PIECE: u64 = 1024;
+        let long = BYTE_TAKES * u32::try_from(100 * PIECE).unwrap();
+        let packed = |pace: &mut Pace| pace.unpack(PIECE as usize, Duration::ZERO);
+        let slow = |pace: &mut Pace| pace.unpack(PIECE as usize, long);
+        let framing = |pace: &mut Pace| pace.pass(PIECE as usize);
+        let ways: [(&dyn Fn(&mut Pace), u64); 3] =
+            [(&packed, OF_PACKED), (&slow, 100), (&framing, OF_FRAMING)];
+        for (count, weight) in ways {
+            let mut pace = Pace::new(SharedIntake::new());
+            let begun = Instant::now();
+
+            for _ in 0..(64 << 20) / (PIECE * weight) {
+                count(&mut pace);
+                while pace.is_over() {
+                    poll_fn(|cx| pace.poll(cx)).await;
+                }
+            }
+
+            // 64 MiB in these units, of which the server has 16 at once.
+            let took = begun.elapsed();
+            assert!(
+                took > Duration::from_millis(700) && took < Duration::from_millis(800),
+                "{took:?}"
+            );
+        }
     }
 }

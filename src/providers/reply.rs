@@ -4,6 +4,7 @@
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
 use callboard_actors::{
@@ -28,6 +29,9 @@ use super::{
 /// fast server must not delay delivery.
 const READS_MAX: usize = 32;
 
+/// Bytes that are kept of the server's word for why the answer ended.
+const STOP_BYTES_MAX: usize = 256;
+
 /// The stream of events of one reply.
 pub(super) struct Reply {
     /// Rate limits of the answer's headers; emitted before all other events.
@@ -48,6 +52,8 @@ pub(super) struct Reply {
 struct Reading {
     assembler: Box<dyn Assemble>,
     bytes: usize,
+    /// Bytes that brought no text: compressed ones, and the framing of chunks.
+    beside: usize,
     /// Whether the first byte that is not blank was seen. Event streams never begin with `<` or
     /// `{`.
     sniffed: bool,
@@ -73,6 +79,7 @@ impl Reply {
         let reading = Reading {
             assembler,
             bytes: 0,
+            beside: 0,
             sniffed: false,
             pace: Pace::new(shared),
             room: AnswerRoom::new(),
@@ -126,6 +133,7 @@ impl Reply {
                     }
                     None => self.reading.take(bytes, out)?,
                 }
+                self.count_framing()?;
             }
             Poll::Ready(None) => {
                 self.has_ended = true;
@@ -139,16 +147,29 @@ impl Reply {
         Poll::Ready(Ok(()))
     }
 
+    /// Counts what the connection read around the bytes of the body.
+    fn count_framing(&mut self) -> Result<(), ProviderError> {
+        let framing = self.answer.as_mut().map_or(0, Answer::take_framing);
+        self.reading.pace.pass(framing);
+        self.reading.receive(framing)
+    }
+
     /// Decodes compressed bytes, as many as a step allows.
     fn decode(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         let Some(gunzip) = &mut self.gunzip else {
             return Ok(());
         };
         let mut piece = [0; PIECE];
-        while !self.reading.pace.is_over()
-            && let Some(piece) = gunzip.next(&mut piece)?
-        {
-            self.reading.take(piece, out)?;
+        while !self.reading.pace.is_over() {
+            let begun = Instant::now();
+            let Some(next) = gunzip.next(&mut piece)? else {
+                break;
+            };
+            self.reading.pace.unpack(next.packed, begun.elapsed());
+            self.reading.receive(next.packed)?;
+            if !next.bytes.is_empty() {
+                self.reading.take(next.bytes, out)?;
+            }
         }
         Ok(())
     }
@@ -211,6 +232,11 @@ impl Stream for Reply {
                 break;
             }
         }
+        if let Some(ModelEvent::Completed(completion)) = out.last_mut()
+            && let Some(reason) = &mut completion.raw_stop
+        {
+            shorten(reason);
+        }
         if out.is_empty() {
             // Nothing to deliver: other tasks have their turn before it goes on.
             cx.waker().wake_by_ref();
@@ -221,13 +247,20 @@ impl Stream for Reply {
 }
 
 impl Reading {
+    /// Counts bytes that bring no text themselves.
+    fn receive(&mut self, bytes: usize) -> Result<(), ProviderError> {
+        self.beside = self.beside.saturating_add(bytes);
+        if self.beside > STREAM_BYTES_MAX {
+            return Err(too_long());
+        }
+        Ok(())
+    }
+
     fn take(&mut self, bytes: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
         self.bytes = self.bytes.saturating_add(bytes.len());
         self.pace.take(bytes);
         if self.bytes > STREAM_BYTES_MAX {
-            return Err(protocol(format_args!(
-                "the answer is longer than {STREAM_BYTES_MAX} bytes"
-            )));
+            return Err(too_long());
         }
         if !self.sniffed
             && let Some(first) = bytes.trim_ascii_start().first()
@@ -248,6 +281,19 @@ impl Reading {
     }
 }
 
+/// Shortens the server's word for why the answer ended: it is stored with each answer.
+fn shorten(reason: &mut String) {
+    let mut ends = (0..=STOP_BYTES_MAX.min(reason.len())).rev();
+    let end = ends.find(|end| reason.is_char_boundary(*end));
+    reason.truncate(end.unwrap_or_default());
+}
+
+fn too_long() -> ProviderError {
+    protocol(format_args!(
+        "the answer is longer than {STREAM_BYTES_MAX} bytes"
+    ))
+}
+
 /// The error for a JSON document instead of a stream: an error with status 200, or a server that
 /// does not stream.
 fn document_error(bytes: &[u8]) -> ProviderError {
@@ -255,4 +301,25 @@ fn document_error(bytes: &[u8]) -> ProviderError {
         return errors::of_event(bytes);
     }
     protocol("the server answered with a JSON document instead of an event stream")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_word_for_the_end_of_an_answer_is_cut_between_characters() {
+        let mut reason = "ä".repeat(1 << 20) + "x";
+        let mut usual = "end_turn".to_owned();
+        let mut odd = "x".to_owned() + &reason;
+
+        for reason in [&mut reason, &mut usual, &mut odd] {
+            shorten(reason);
+        }
+
+        assert_eq!(
+            (reason.len(), usual.as_str(), odd.len()),
+            (STOP_BYTES_MAX, "end_turn", STOP_BYTES_MAX - 1)
+        );
+    }
 }

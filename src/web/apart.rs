@@ -1,11 +1,15 @@
 //! Runs a request on a thread of its own. The HTTP library skips interim answers (100, 103) for as long
 //! as they come, all that have arrived in one go: a server that sends them without end would keep a
-//! thread of the host's runtime from everybody else.
+//! thread of the host's runtime from everybody else. Compressed bytes that decode to nothing would, too.
 
-use std::{convert::Infallible, time::Duration};
+use std::time::Duration;
 
 use reqwest::{Client, Request, Response};
-use tokio::{runtime, sync::oneshot, time::interval};
+use tokio::{
+    runtime,
+    sync::{mpsc, oneshot},
+    time::interval,
+};
 
 use super::dns::{for_tenant, owner};
 use crate::thread_clock::ThreadTimes;
@@ -20,9 +24,24 @@ const LOOK: Duration = Duration::from_millis(100);
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
-/// Keeps the thread of a request until its answer is read.
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The thread of a request. It lasts until its answer is read.
 pub(super) struct Apart {
-    _held: oneshot::Sender<Infallible>,
+    works: mpsc::UnboundedSender<Work>,
+}
+
+impl Apart {
+    /// Runs `work` on the thread; `None` if the thread has worked for too long.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, is_done) = oneshot::channel();
+        let work = Box::new(move || drop(done.send(work())));
+        self.works.send(work).ok()?;
+        is_done.await.ok()
+    }
 }
 
 /// Sends a request and returns the head of its answer; `None` if no thread can be started, or the
@@ -35,7 +54,7 @@ pub(super) async fn execute(
     request: Request,
 ) -> Option<(reqwest::Result<Response>, Apart)> {
     let (answer, answered) = oneshot::channel();
-    let (held, mut left) = oneshot::channel();
+    let (works, mut next) = mpsc::unbounded_channel::<Work>();
     let client = client.clone();
     let owner = owner();
     let work = move || {
@@ -52,18 +71,23 @@ pub(super) async fn execute(
                 });
                 std::future::pending().await
             };
+            let working = async {
+                while let Some(work) = next.recv().await {
+                    work();
+                }
+            };
             tokio::select! {
-                () = answering => {}
-                _ = &mut left => {}
+                biased;
                 () = has_worked() => {}
+                () = working => {}
+                () = answering => {}
             }
         });
         runtime.shutdown_background();
     };
     let thread = std::thread::Builder::new().name("web".to_owned());
     thread.spawn(work).ok()?;
-    let apart = Apart { _held: held };
-    Some((answered.await.ok()?, apart))
+    Some((answered.await.ok()?, Apart { works }))
 }
 
 /// Becomes ready when this thread has worked for too long.

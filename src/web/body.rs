@@ -76,6 +76,11 @@ impl BodyReader {
         })
     }
 
+    /// Whether nothing is decoded.
+    pub(super) fn is_plain(&self) -> bool {
+        matches!(self.coding, Coding::Plain(_))
+    }
+
     /// Adds a chunk; `false` when no more is needed.
     pub(super) fn take(&mut self, chunk: &[u8]) -> Result<bool, WebError> {
         self.wire += chunk.len() as u64;

@@ -240,7 +240,7 @@ impl WebRequest {
 /// The head of a response; its body is read by [`WebAnswer::read`].
 pub struct WebAnswer {
     response: Response,
-    _apart: Apart,
+    apart: Apart,
     url: Url,
     redirects: usize,
     deadline: Instant,
@@ -318,7 +318,7 @@ impl WebClient {
                     let failed = |error| WebError::from_reqwest(&error, self.limits.connect);
                     (response.map_err(failed)?, apart)
                 }
-                Ok(None) => return Err(WebError::Broken("it makes too much work")),
+                Ok(None) => return Err(TOO_MUCH_WORK),
                 Err(_) => {
                     return Err(WebError::Timeout {
                         what: "the response's head",
@@ -329,7 +329,7 @@ impl WebClient {
             let Some(location) = location(&response) else {
                 return Ok(WebAnswer {
                     response,
-                    _apart: apart,
+                    apart,
                     url,
                     redirects,
                     deadline,
@@ -351,6 +351,8 @@ impl WebClient {
         }
     }
 }
+
+const TOO_MUCH_WORK: WebError = WebError::Broken("it makes too much work");
 
 fn location(response: &Response) -> Option<&HeaderValue> {
     match response.status().as_u16() {
@@ -447,8 +449,23 @@ impl WebAnswer {
             })?;
             match chunk.map_err(|error| WebError::from_reqwest(&error, self.limits.connect))? {
                 None => break true,
-                Some(bytes) if !reader.take(&bytes)? => break false,
-                Some(_) => {}
+                Some(bytes) if reader.is_plain() => {
+                    if !reader.take(&bytes)? {
+                        break false;
+                    }
+                }
+                Some(bytes) => {
+                    let decode = move || {
+                        let taken = reader.take(&bytes);
+                        (reader, taken)
+                    };
+                    let decoded = self.apart.run(decode).await;
+                    let taken;
+                    (reader, taken) = decoded.ok_or(TOO_MUCH_WORK)?;
+                    if !taken? {
+                        break false;
+                    }
+                }
             }
         };
         let (bytes, more) = reader.finish(over)?;

@@ -14,6 +14,7 @@ use super::{Call, Ended, Step, failed};
 use crate::http::{
     auth::CallerKey,
     error::Problem,
+    long_event::{EventWriter, Repeats},
     quiet::{Quiet, QuietEnd},
     shared::Shared,
     sse,
@@ -56,6 +57,7 @@ struct Chunks<E> {
     call: Call,
     encoder: E,
     ahead: Out,
+    writer: EventWriter,
     quiet: Quiet,
     key: CallerKey,
 }
@@ -73,6 +75,7 @@ pub(in crate::http) fn respond<E: Encoder>(
         call,
         encoder,
         ahead,
+        writer: EventWriter::new(app, Repeats::No),
         quiet: Quiet::new(app),
         key,
     });
@@ -101,8 +104,13 @@ pub(in crate::http) fn data(value: &impl Serialize) -> Bytes {
 impl<E: Encoder> Chunks<E> {
     async fn next(mut self: Box<Self>) -> Option<(Result<Bytes, Infallible>, Box<Self>)> {
         loop {
-            if let Some(bytes) = self.ahead.pop_front() {
-                return Some((Ok(bytes), self));
+            if let Some(piece) = self.writer.piece().await {
+                return Some((Ok(piece.ok()?), self));
+            }
+            if let Some(event) = self.ahead.pop_front() {
+                let written = self.writer.write(&self.key, event.len(), || event);
+                let piece = written.await?;
+                return Some((Ok(piece), self));
             }
             self.call.guard.as_ref()?;
             tokio::select! {

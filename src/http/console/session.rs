@@ -24,7 +24,11 @@ use crate::http::{
 /// The right to go on reading, for event streams; `None` for the operator.
 pub(super) fn caller_key(session: &Session, app: &App) -> Option<CallerKey> {
     match &session.who {
-        Who::Tenant(tenant) => Some(CallerKey::new(&app.config.keys, tenant, session.key)),
+        Who::Tenant(tenant) => {
+            let connection = ConnectionRoom::new(&app.config.bounds);
+            let keys = &app.config.keys;
+            Some(CallerKey::new(keys, tenant, session.key, connection))
+        }
         Who::Operator => None,
     }
 }

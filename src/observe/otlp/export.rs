@@ -1,12 +1,7 @@
 //! Span exporters: renames attributes to the semantic conventions, masks secrets, and runs the
 //! SDK's exporters inside of a tokio runtime.
 
-use std::{
-    fmt,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use opentelemetry::{
     KeyValue, StringValue, Value,
@@ -24,6 +19,7 @@ use super::super::{
     Redactor,
     semconv::{self, Edition},
 };
+use crate::outside::Within;
 
 /// Wraps an exporter that needs a tokio runtime. The SDK calls exporters on a plain thread.
 #[derive(Debug)]
@@ -38,26 +34,7 @@ impl<E> InRuntime<E> {
     }
 
     fn within<F>(&self, future: F) -> Within<F> {
-        Within {
-            runtime: self.runtime.clone(),
-            future: Box::pin(future),
-        }
-    }
-}
-
-/// A future that enters the runtime whenever it is polled.
-struct Within<F> {
-    runtime: Handle,
-    future: Pin<Box<F>>,
-}
-
-impl<F: Future> Future for Within<F> {
-    type Output = F::Output;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        let runtime = self.runtime.clone();
-        let _entered = runtime.enter();
-        self.future.as_mut().poll(cx)
+        Within::new(self.runtime.clone(), future)
     }
 }
 

@@ -46,9 +46,9 @@ const BATCHES_WAITING_MAX: usize = 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OtlpError {
-    /// The call was made outside of a tokio runtime.
-    #[error("traces and metrics cannot be exported outside a tokio runtime")]
-    NoRuntime,
+    /// The thread of the connections to the collector could not be started.
+    #[error("traces and metrics cannot be exported: their thread could not be started")]
+    NoThread,
     /// The endpoint, a header or the TLS set-up is invalid.
     #[error("traces and metrics cannot be exported to `otlp_endpoint`: {0}")]
     Exporter(String),
@@ -68,7 +68,7 @@ impl Otlp {
     /// environment variable [`Edition::VARIABLE`] selects newer names.
     ///
     /// # Errors
-    /// [`OtlpError`], outside of a runtime or for an invalid endpoint.
+    /// [`OtlpError`], such as for an invalid endpoint.
     pub fn start(
         config: &ObservabilityConfig,
         redactor: &Redactor,
@@ -89,7 +89,7 @@ impl Otlp {
         let Some(endpoint) = config.otlp_endpoint.as_deref() else {
             return Ok(None);
         };
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| OtlpError::NoRuntime)?;
+        let runtime = crate::outside::handle().map_err(|_| OtlpError::NoThread)?;
         let failed =
             |error: &dyn std::error::Error| OtlpError::Exporter(redactor.mask(&error.to_string()));
         let headers: HashMap<String, String> = config
@@ -169,7 +169,7 @@ impl Otlp {
                     .unwrap_or(60)
                     .max(1),
             );
-            let reader = PeriodicReader::builder(InRuntime::new(exporter, runtime))
+            let reader = PeriodicReader::builder(InRuntime::new(exporter, runtime.clone()))
                 .with_interval(interval)
                 .build();
             Some(

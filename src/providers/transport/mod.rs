@@ -285,6 +285,14 @@ impl Answer {
         })
     }
 
+    /// How many bytes were read around those of the body, since the last call.
+    pub(super) fn take_framing(&mut self) -> usize {
+        match &mut self.body {
+            AnswerOf::Http1(lease, _) => lease.connection.take_framing(),
+            AnswerOf::Http2(..) => 0, // Its frames are counted where they are read.
+        }
+    }
+
     /// Reads at most `most` bytes. If the body is longer, the rest is dropped with the connection.
     pub(super) async fn read(mut self, most: usize) -> Result<Vec<u8>, ProviderError> {
         let mut whole = Vec::new();

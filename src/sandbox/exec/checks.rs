@@ -16,7 +16,7 @@ use super::{
     job::{Hurry, Job},
     machine::{self, Machine, Suspect},
     processes::{Paused, Processes, Waits, total},
-    scarce, search,
+    scarce, search, tcp,
     turns::Turns,
 };
 
@@ -279,6 +279,7 @@ impl Checks {
             self.take_turns(jobs, &all, now);
             self.check_memory(jobs, &all);
             self.check_gone(jobs, &all);
+            Self::check_tcp(jobs, &all);
             self.limit_check = Some(LimitCheck {
                 all,
                 next: 0,
@@ -473,6 +474,27 @@ impl Checks {
         }
         let pause = SEARCH_INTERVAL.max(begun.elapsed() * SEARCH_SHARE);
         self.next_search = Instant::now() + pause;
+    }
+
+    /// Ends the command with most memory of TCP, if the machine has too much of it, and those of its
+    /// tenant that have much as well.
+    fn check_tcp(jobs: &mut Jobs, all: &Processes) {
+        if jobs.is_empty() || !tcp::is_much() {
+            return;
+        }
+        let running = jobs.values_mut().filter(|job| job.is_running());
+        let mut blamed: Vec<_> = running
+            .map(|job| (job.tcp_bytes(all), job))
+            .filter(|(bytes, _)| tcp::is_blamed(*bytes))
+            .collect();
+        let most = blamed.iter().max_by_key(|(bytes, _)| *bytes);
+        let Some(tenant) = most.map(|(_, job)| job.tenant().cloned()) else {
+            return;
+        };
+        blamed.retain(|(_, job)| job.tenant() == tenant.as_ref());
+        for (_, job) in blamed {
+            job.stop_filling_tcp();
+        }
     }
 
     /// Looks at open files of commands, of each tenant in turn and of the command first that has the

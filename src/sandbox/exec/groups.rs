@@ -22,7 +22,10 @@ use std::{
 use callboard_actors::ports::ExecLimits;
 use rustix::fs::Access;
 
-use super::processes::{began, pidfd};
+use super::{
+    processes::{began, pidfd},
+    tcp,
+};
 
 /// Prefix of the names of all our groups.
 const PREFIX: &str = "callboard-";
@@ -168,10 +171,13 @@ impl CommandGroup {
         match self.version {
             Version::One => {
                 set("memory.limit_in_bytes", bytes.clone())?;
-                // Absent where swap is not counted. TCP buffers are counted separately, and no
-                // boundary gives a command TCP outside its loopback.
-                let _ = set("memory.memsw.limit_in_bytes", bytes.clone());
-                let _ = set("memory.kmem.tcp.limit_in_bytes", bytes);
+                // Absent where swap is not counted.
+                let _ = set("memory.memsw.limit_in_bytes", bytes);
+                // TCP is counted separately, and no boundary gives a command TCP outside its
+                // loopback.
+                if let Some(bytes) = tcp::of_command() {
+                    let _ = set("memory.kmem.tcp.limit_in_bytes", bytes.to_string());
+                }
                 let _ = set("pids.max", processes);
                 Ok(())
             }
@@ -203,6 +209,22 @@ impl CommandGroup {
         self.folders
             .iter()
             .find_map(|(_, folder)| fs::read_to_string(folder.join(name)).ok())
+    }
+
+    /// Bytes that the group has in connections of TCP; `None` where the kernel does not count them.
+    pub(super) fn tcp_bytes(&self) -> Option<u64> {
+        match self.version {
+            Version::One => self
+                .read("memory.kmem.tcp.usage_in_bytes")?
+                .trim()
+                .parse()
+                .ok(),
+            Version::Two => {
+                let all = self.read("memory.stat")?;
+                let sockets = all.lines().find_map(|line| line.strip_prefix("sock "))?;
+                sockets.trim().parse().ok()
+            }
+        }
     }
 
     /// Whether the kernel has killed a process of the group for lack of memory.

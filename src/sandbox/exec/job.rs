@@ -31,6 +31,7 @@ use super::{
     scarce,
     search::Candidate,
     tables::Tables,
+    tcp,
     termination::{Group, Kill, Needs, Terminate},
     turns::Sessions,
     words::{COVERED, Words, rename, take_word},
@@ -570,6 +571,18 @@ impl Job {
             files: open_files(&tree),
             tree,
         }
+    }
+
+    /// Bytes that the job has in connections of TCP.
+    pub(super) fn tcp_bytes(&self, all: &Processes) -> u64 {
+        let counted = self.group.as_ref().and_then(CommandGroup::tcp_bytes);
+        counted.unwrap_or_else(|| tcp::held_by(&all.tree(self.pid)))
+    }
+
+    pub(super) fn stop_filling_tcp(&mut self) {
+        self.end(Ending::Limit(
+            "more memory of TCP than all commands may have together".to_owned(),
+        ));
     }
 
     pub(super) fn stop_taking(&mut self, kind: scarce::Kind) {

@@ -10,8 +10,8 @@
 //!   control group (`groups`).
 //! - `search` finds the command that keeps something of which nothing is left, `tables` reads the
 //!   open files of a command in small steps.
-//! - `termination` ends jobs with shared scans. `processes`, `machine`, `hidden_memory` and `scarce` read
-//!   `/proc`; `capture` and `progress` keep a job's output.
+//! - `termination` ends jobs with shared scans. `processes`, `machine`, `hidden_memory`, `scarce` and `tcp`
+//!   read `/proc`; `capture` and `progress` keep a job's output.
 //! - `watchdog` sweeps after a host that was killed.
 //! - `call` has the steps that every sandbox takes around a command, `shell` the script around it,
 //!   and `words` what the script reports.
@@ -40,6 +40,7 @@ pub(super) mod shell;
 mod spawner;
 mod start;
 mod tables;
+mod tcp;
 mod termination;
 mod thread;
 mod turns;

@@ -639,3 +639,39 @@ async fn answers_of_mcp_over_http_1_are_bounded() {
 
     assert!(third.contains("(code too_many_bytes"), "{}", third.len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_events_that_no_client_reads_are_bounded() {
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 12 * 1024 * 1024;
+    let (server, _) = with_long_round(bounds, 3 * 1024 * 1024).await;
+    let request = format!(
+        "GET /v1/conversations/c/events?after=0.0.0 HTTP/1.1\r\nhost: a\r\n\
+         authorization: Bearer {ACME}\r\n\r\n"
+    );
+    let mut held = Vec::new();
+    for _ in 0..12 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        soon(stream.read_exact(&mut head)).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 200");
+        held.push(stream);
+    }
+    let history = async || server.get("/v1/conversations/c/messages").await;
+
+    // Each of these waits some seconds for room.
+    soon(async { while history().await.status() != 429 {} }).await;
+
+    // A stream without room ends; its client comes again.
+    let mut lengths = Vec::new();
+    for mut stream in held {
+        let mut text = Vec::new();
+        let read = stream.read_to_end(&mut text);
+        let _ = tokio::time::timeout(Duration::from_secs(1), read).await;
+        lengths.push(text.len());
+    }
+    let whole = lengths.iter().filter(|length| **length > 3 << 20).count();
+    assert!((1..=4).contains(&whole), "{lengths:?}");
+    soon(async { while history().await.status() != 200 {} }).await;
+}

@@ -1,7 +1,9 @@
 // Holds memory in a way that a sum over processes does not show: hoard KIND MIB. Never holds more
 // than MIB.
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -195,6 +197,29 @@ static void toggled(long count) {
     }
 }
 
+// What is sent over connections of its own and not read: a number of connections.
+static void tcp(long connections) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (void *)&at, size) < 0 || listen(listener, 64) < 0) hold("refused");
+    getsockname(listener, (void *)&at, &size);
+    static int ends[2048];
+    int count = 0;
+    for (long n = 0; n < connections; n++) {
+        int out = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(out, (void *)&at, size) < 0) break;
+        ends[count++] = out;
+        ends[count++] = accept(listener, NULL, NULL);
+    }
+    puts("connected");
+    fflush(stdout);
+    for (;;) {
+        for (int n = 0; n < count; n++) send(ends[n], block, sizeof block, MSG_DONTWAIT);
+        usleep(1000);
+    }
+}
+
 static void private(long mib) {
     for (long n = 0; n < mib; n++) memset(malloc(1 << 20), 1, 1 << 20);
 }
@@ -206,6 +231,7 @@ static void *attack(void *given) {
     if (!strcmp(argv[1], "private")) private(mib);
     if (!strcmp(argv[1], "memfd")) memfd(mib);
     if (!strcmp(argv[1], "sockets")) sockets(mib);
+    if (!strcmp(argv[1], "tcp")) tcp(mib);
     if (!strcmp(argv[1], "empty")) empty(mib);
     if (!strcmp(argv[1], "files")) files(mib);
     if (!strcmp(argv[1], "watches")) watches(mib);

@@ -62,6 +62,40 @@ async fn a_gzip_bomb_stops_at_the_cap() {
     assert!(grown < 20 * CAP, "{grown}");
 }
 
+/// A page of empty blocks of ten bits each: a megabyte of it takes a quarter of a second.
+#[tokio::test]
+async fn bytes_that_decode_to_nothing_keep_no_thread_of_the_host() {
+    let header = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
+    let page = [header.as_slice(), &[2, 8, 32, 128, 0].repeat(800_000)].concat();
+    let server = ModelServer::start([Reply::status(200)
+        .header("content-encoding", "gzip")
+        .send(page)])
+    .await;
+    let client = WebClient::builder()
+        .policy(policy(&["127.0.0.1"]))
+        .resolver(Names::default())
+        .body_bytes_max(8 * CAP)
+        .build()
+        .unwrap();
+    let mut longest = Duration::ZERO;
+    let ticks = async {
+        loop {
+            let before = Instant::now();
+            tokio::task::yield_now().await;
+            longest = longest.max(before.elapsed());
+        }
+    };
+
+    let url = server.url();
+    let page = tokio::select! {
+        page = get(&client, &url) => page,
+        () = ticks => unreachable!(),
+    };
+
+    assert!(matches!(page, Err(WebError::Broken(_))), "{page:?}");
+    assert!(longest < Duration::from_millis(100), "{longest:?}");
+}
+
 #[tokio::test]
 async fn an_endless_body_stops_at_the_cap_and_the_server_is_left() {
     let server =

@@ -86,6 +86,8 @@ pub(in crate::providers::transport) struct Connection {
     to: usize,
     interim: Interim,
     body: Framing,
+    /// Bytes of framing that were read since they were last asked for.
+    framing: usize,
     keeps_open: bool,
     rest: usize,
 }
@@ -102,6 +104,7 @@ impl Connection {
             to: 0,
             interim: Interim::default(),
             body: Framing::none(),
+            framing: 0,
             keeps_open: true,
             rest: 0,
         }
@@ -111,6 +114,7 @@ impl Connection {
     pub(in crate::providers::transport) fn begin(&mut self, request: VecDeque<Bytes>) {
         self.unsent = request;
         self.interim = Interim::default();
+        self.framing = 0;
         self.rest = 0;
     }
 
@@ -170,11 +174,17 @@ impl Connection {
                 .body
                 .take(self.buffer.get_mut(from..self.to).unwrap_or_default())?;
             self.from += taken.read;
+            self.framing += taken.read - taken.body;
             if taken.body > 0 {
                 return Poll::Ready(Ok(self.buffer.get(from..from + taken.body)));
             }
         }
         Poll::Ready(Ok(None))
+    }
+
+    /// How many bytes of framing were read around those of the body, since the last call.
+    pub(in crate::providers::transport) fn take_framing(&mut self) -> usize {
+        std::mem::take(&mut self.framing)
     }
 
     /// Whether the connection can serve a call now. Registers no waker.

@@ -1,0 +1,94 @@
+//! Writes the events of a stream. A long event is sent in pieces, and counts in the room of unread
+//! answers until its client has read it: a thousand streams that are not read would hold a thousand
+//! copies of one long answer.
+
+use std::time::Duration;
+
+use axum::body::{BodyDataStream, Bytes};
+use futures_util::StreamExt as _;
+
+use super::{
+    answer_body::whole_body,
+    answer_room::{AnswerRooms, WAIT_MAX},
+    auth::CallerKey,
+    shared::Shared,
+};
+
+/// An event up to this size takes no room: a watcher may hold as much.
+const SHORT_BYTES_MAX: usize = 256 * 1024;
+
+/// How long an event that can be read again waits for room. It is kept in memory meanwhile.
+const WAIT_TO_REPEAT: Duration = Duration::from_millis(50);
+
+/// Whether the events of a stream can be read once more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeats {
+    /// Its client reconnects, and continues after the last event that it has read.
+    Yes,
+    No,
+}
+
+/// The events of one stream, on the way to its client.
+pub(super) struct EventWriter {
+    rooms: AnswerRooms,
+    wait: Duration,
+    pause_max: Duration,
+    /// What is left of a long event.
+    rest: Option<BodyDataStream>,
+}
+
+impl EventWriter {
+    pub(super) fn new(app: &Shared, repeats: Repeats) -> Self {
+        Self {
+            rooms: app.answers.clone(),
+            wait: match repeats {
+                Repeats::Yes => WAIT_TO_REPEAT,
+                Repeats::No => WAIT_MAX,
+            },
+            pause_max: app.config.bounds.write_pause_max,
+            rest: None,
+        }
+    }
+
+    /// The next piece of the event that was written last; `None` if all of it was sent. An error ends
+    /// the stream: its client has read nothing for too long.
+    pub(super) async fn piece(&mut self) -> Option<Result<Bytes, axum::Error>> {
+        let piece = self.rest.as_mut()?.next().await;
+        if piece.is_none() {
+            self.rest = None;
+        }
+        piece
+    }
+
+    /// Writes an event of about `size` bytes and returns it, or its first piece. `None` if there is no
+    /// room for it: the stream ends.
+    ///
+    /// # Cancel safety
+    /// The event is lost.
+    pub(super) async fn write(
+        &mut self,
+        key: &CallerKey,
+        size: usize,
+        event: impl FnOnce() -> Bytes,
+    ) -> Option<Bytes> {
+        let take = |bytes| {
+            self.rooms
+                .take_within(self.wait, key.tenant(), key.connection(), bytes)
+        };
+        let (event, room) = if size <= SHORT_BYTES_MAX {
+            let event = event();
+            if event.len() <= SHORT_BYTES_MAX {
+                return Some(event);
+            }
+            let room = take(event.len()).await.ok()?;
+            (event, room)
+        } else {
+            let mut room = take(size).await.ok()?;
+            let event = event();
+            room.resize(event.len()).await.ok()?;
+            (event, room)
+        };
+        self.rest = Some(whole_body(event, room, self.pause_max).into_data_stream());
+        self.piece().await?.ok()
+    }
+}
