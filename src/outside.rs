@@ -1,66 +1,74 @@
 //! Connections to servers of others whose HTTP client is a library's: MCP over HTTP, collectors of
 //! traces and metrics, lists of models. The library skips interim answers (100, 103) for as long as
-//! they come, so a server that sends them without end would keep a worker from everybody else. These
-//! connections share a thread of their own, which gives way to those of the host.
+//! they come, and TLS takes tickets for sessions without end, so a server that sends them would keep a
+//! worker from everybody else. Such connections are served by threads that give way to those of the
+//! host: one for each MCP server of a tenant, one for the collector, and one for each question to a
+//! model server.
 
 use std::{
+    convert::Infallible,
     io,
     pin::Pin,
-    sync::{OnceLock, mpsc},
+    sync::{Arc, mpsc},
     task::{Context, Poll},
     thread,
 };
 
-use tokio::runtime::{self, Handle};
+use tokio::{
+    runtime::{self, Handle},
+    sync::oneshot,
+};
 
-/// How far the thread gives way.
+/// How far the threads give way.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
-static RUNTIME: OnceLock<Handle> = OnceLock::new();
-
-/// The runtime of these connections, which lasts as long as the process.
-///
-/// # Errors
-/// The thread or the runtime cannot be started.
-pub(crate) fn handle() -> io::Result<&'static Handle> {
-    if let Some(handle) = RUNTIME.get() {
-        return Ok(handle);
-    }
-    // Of two that start one at the same time, the runtime of one is never used.
-    let started = start()?;
-    Ok(RUNTIME.get_or_init(|| started))
+/// A thread that serves connections. It ends with the last clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Outside {
+    runtime: Handle,
+    _ends: Arc<oneshot::Sender<Infallible>>,
 }
 
-fn start() -> io::Result<Handle> {
-    let (started, starts) = mpsc::channel();
-    let work = move || {
-        #[cfg(target_os = "linux")]
-        let _ = rustix::process::setpriority_process(None, NICENESS);
-        let runtime = runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = match runtime {
-            Ok(runtime) => runtime,
-            Err(error) => return drop(started.send(Err(error))),
+impl Outside {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// The thread or its runtime cannot be started.
+    pub(crate) fn start() -> io::Result<Self> {
+        let (started, starts) = mpsc::channel();
+        let (ends, end) = oneshot::channel::<Infallible>();
+        let work = move || {
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::setpriority_process(None, NICENESS);
+            let runtime = runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = match runtime {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            if started.send(Ok(runtime.handle().clone())).is_ok() {
+                let _ = runtime.block_on(end);
+            }
+            runtime.shutdown_background();
         };
-        if started.send(Ok(runtime.handle().clone())).is_ok() {
-            runtime.block_on(std::future::pending::<()>());
-        }
-    };
-    thread::Builder::new()
-        .name("outside".to_owned())
-        .spawn(work)?;
-    starts.recv().map_err(io::Error::other)?
-}
+        thread::Builder::new()
+            .name("outside".to_owned())
+            .spawn(work)?;
+        Ok(Self {
+            runtime: starts.recv().map_err(io::Error::other)??,
+            _ends: Arc::new(ends),
+        })
+    }
 
-/// Runs a request here; the connections that it opens are served by the other thread. If that cannot
-/// be started, they are served here.
-///
-/// # Cancel safety
-/// As cancel safe as `request`.
-pub(crate) async fn outside<F: Future>(request: F) -> F::Output {
-    match handle() {
-        Ok(runtime) => Within::new(runtime.clone(), request).await,
-        Err(_) => request.await,
+    /// Runs a request here; the connections that it opens are served by the other thread.
+    ///
+    /// # Cancel safety
+    /// As cancel safe as `request`.
+    pub(crate) fn serve<F: Future>(&self, request: F) -> Within<F> {
+        Within {
+            runtime: self.runtime.clone(),
+            future: Box::pin(request),
+        }
     }
 }
 
@@ -68,15 +76,6 @@ pub(crate) async fn outside<F: Future>(request: F) -> F::Output {
 pub(crate) struct Within<F> {
     runtime: Handle,
     future: Pin<Box<F>>,
-}
-
-impl<F> Within<F> {
-    pub(crate) fn new(runtime: Handle, future: F) -> Self {
-        Self {
-            runtime,
-            future: Box::pin(future),
-        }
-    }
 }
 
 impl<F: Future> Future for Within<F> {
@@ -101,6 +100,25 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_thread_ends_with_its_last_user() {
+        let outside = Outside::start().unwrap();
+        let clone = outside.clone();
+        let (_held, ended) = mpsc::channel::<()>();
+        let task = async move {
+            let _held = _held;
+            std::future::pending::<()>().await;
+        };
+        outside.runtime.spawn(task);
+
+        drop(outside);
+        assert!(ended.recv_timeout(Duration::from_millis(50)).is_err());
+        drop(clone);
+
+        let error = ended.recv_timeout(Duration::from_secs(20)).unwrap_err();
+        assert_eq!(error, mpsc::RecvTimeoutError::Disconnected);
+    }
+
     #[tokio::test]
     async fn interim_answers_without_end_keep_no_thread_of_the_host() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -121,7 +139,9 @@ mod tests {
                 longest = longest.max(before.elapsed());
             }
         };
-        let asked = timeout(Duration::from_secs(2), outside(client.get(url).send()));
+        let outside = Outside::start().unwrap();
+        let asked = outside.serve(client.get(url).send());
+        let asked = timeout(Duration::from_secs(2), asked);
 
         let answer = tokio::select! {
             answer = asked => answer,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     config::{Config, ProviderConfig, ProviderKind},
-    outside::outside,
+    outside::Outside,
 };
 
 /// Time for all questions to one server: the start of the program waits for them.
@@ -74,13 +74,14 @@ fn question(
 }
 
 async fn ask(question: Question) -> Option<u32> {
+    let outside = Outside::start().ok()?;
     let client = crate::tls::client_builder()
         .ok()?
         .timeout(WITHIN)
         .redirect(reqwest::redirect::Policy::none())
         .build()
         .ok()?;
-    tokio::time::timeout(WITHIN, outside(answer(&client, &question)))
+    tokio::time::timeout(WITHIN, outside.serve(answer(&client, &question)))
         .await
         .ok()
         .flatten()

@@ -33,7 +33,7 @@ use super::{
     intake::Intake,
     stdio::{FRAME_BYTES_MAX, Fault, Scan},
 };
-use crate::outside::outside;
+use crate::outside::Outside;
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
@@ -49,18 +49,24 @@ type Failure = StreamableHttpError<reqwest::Error>;
 #[derive(Clone)]
 pub(super) struct Bounded {
     client: Client,
+    /// Serves the connections.
+    outside: Outside,
     fault: Fault,
     intake: Intake,
 }
 
 impl Bounded {
     /// `fault` is set by the first message that breaks a bound.
-    pub(super) fn new(client: Client, fault: Fault) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(super) fn new(client: Client, fault: Fault) -> io::Result<Self> {
+        Ok(Self {
             client,
+            outside: Outside::start()?,
             fault,
             intake: Intake::new(),
-        }
+        })
     }
 
     /// Sends a request with the headers that all have; a challenge is an error.
@@ -86,7 +92,7 @@ impl Bounded {
         if let Some(session) = session {
             request = request.header(SESSION_ID, &*session);
         }
-        let response = outside(request.send()).await?;
+        let response = self.outside.serve(request.send()).await?;
         let Some(challenge) = response.headers().get(WWW_AUTHENTICATE) else {
             return Ok(response);
         };
@@ -475,7 +481,7 @@ mod tests {
     }
 
     fn bounded() -> Bounded {
-        Bounded::new(client(), Fault::default())
+        Bounded::new(client(), Fault::default()).unwrap()
     }
 
     fn messages() -> Vec<ClientJsonRpcMessage> {

@@ -571,6 +571,8 @@ fn over_http(
     let mut retries = ExponentialBackoff::default();
     (retries.max_times, retries.max_delay) = (Some(3), Some(Duration::from_secs(5)));
     config.retry_config = Arc::new(retries);
-    let client = Paced::new(Bounded::new(client, fault));
+    let client = Bounded::new(client, fault);
+    let client = client.map_err(|_| "no thread can be started for its connections".to_owned())?;
+    let client = Paced::new(client);
     Ok(StreamableHttpClientTransport::with_client(client, config))
 }

@@ -54,18 +54,22 @@ impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
 /// The most values of a list in an answer.
 pub(super) const LIST_MAX: usize = 4096;
 
-/// A list of at most [`LIST_MAX`] values. Reading a longer one is an error as soon as it is known: an
-/// event with millions of tiny values would keep a worker busy for seconds.
-#[derive(Debug)]
-pub(super) struct Few<T>(Vec<T>);
+/// The most values of a list whose values have lists themselves.
+pub(super) const OUTER_LIST_MAX: usize = 32;
 
-impl<T> Default for Few<T> {
+/// A list of at most `MAX` values. Reading a longer one is an
+/// error as soon as it is known: an event with millions of tiny values would keep a worker busy for
+/// seconds.
+#[derive(Debug)]
+pub(super) struct Few<T, const MAX: usize = LIST_MAX>(Vec<T>);
+
+impl<T, const MAX: usize> Default for Few<T, MAX> {
     fn default() -> Self {
         Self(Vec::new())
     }
 }
 
-impl<T> std::ops::Deref for Few<T> {
+impl<T, const MAX: usize> std::ops::Deref for Few<T, MAX> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -73,7 +77,7 @@ impl<T> std::ops::Deref for Few<T> {
     }
 }
 
-impl<T> IntoIterator for Few<T> {
+impl<T, const MAX: usize> IntoIterator for Few<T, MAX> {
     type Item = T;
     type IntoIter = std::vec::IntoIter<T>;
 
@@ -82,21 +86,21 @@ impl<T> IntoIterator for Few<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Few<T> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader<T>(std::marker::PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Reader<T> {
-            type Value = Few<T>;
+        struct Reader<T, const MAX: usize>(std::marker::PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Reader<T, MAX> {
+            type Value = Few<T, MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, "a list of at most {LIST_MAX} values")
+                write!(f, "a list of at most {MAX} values")
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
                 let mut values = Vec::new();
                 while let Some(value) = list.next_element()? {
-                    if values.len() == LIST_MAX {
-                        return Err(serde::de::Error::invalid_length(LIST_MAX + 1, &self));
+                    if values.len() == MAX {
+                        return Err(serde::de::Error::invalid_length(MAX + 1, &self));
                     }
                     values.push(value);
                 }

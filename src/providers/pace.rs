@@ -238,7 +238,8 @@ mod tests {
         let packed = |pace: &mut Pace| pace.unpack(PIECE as usize, Duration::ZERO);
         let slow = |pace: &mut Pace| pace.unpack(PIECE as usize, long);
         let framing = |pace: &mut Pace| pace.pass(PIECE as usize);
-        let ways: [(&dyn Fn(&mut Pace), u64); 3] =
+        type Count<'a> = &'a dyn Fn(&mut Pace);
+        let ways: [(Count<'_>, u64); 3] =
             [(&packed, OF_PACKED), (&slow, 100), (&framing, OF_FRAMING)];
         for (count, weight) in ways {
             let mut pace = Pace::new(SharedIntake::new());

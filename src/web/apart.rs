@@ -28,7 +28,7 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// The thread of a request. It lasts until its answer is read.
 pub(super) struct Apart {
-    works: mpsc::UnboundedSender<Work>,
+    works: mpsc::Sender<Work>,
 }
 
 impl Apart {
@@ -39,7 +39,7 @@ impl Apart {
     ) -> Option<T> {
         let (done, is_done) = oneshot::channel();
         let work = Box::new(move || drop(done.send(work())));
-        self.works.send(work).ok()?;
+        self.works.send(work).await.ok()?;
         is_done.await.ok()
     }
 }
@@ -54,7 +54,7 @@ pub(super) async fn execute(
     request: Request,
 ) -> Option<(reqwest::Result<Response>, Apart)> {
     let (answer, answered) = oneshot::channel();
-    let (works, mut next) = mpsc::unbounded_channel::<Work>();
+    let (works, mut next) = mpsc::channel::<Work>(1);
     let client = client.clone();
     let owner = owner();
     let work = move || {

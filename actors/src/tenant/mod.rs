@@ -279,7 +279,9 @@ impl Seat {
         if !own.take(bytes, events) {
             return self.tenant.refuse(NotAdmitted::Memory);
         }
-        if !host.take(bytes, 0) {
+        // What a tenant has counts twice: it gets more only while others find as much.
+        let before = own.bytes.load(Ordering::Acquire).saturating_sub(bytes);
+        if !host.take(bytes, before) {
             own.give_back(bytes);
             return self.tenant.refuse(NotAdmitted::HostMemory);
         }

@@ -13,34 +13,32 @@ use opentelemetry_sdk::{
     metrics::{Temporality, data::ResourceMetrics, exporter::PushMetricExporter},
     trace::{SpanData, SpanExporter},
 };
-use tokio::runtime::Handle;
 
 use super::super::{
     Redactor,
     semconv::{self, Edition},
 };
-use crate::outside::Within;
+use crate::outside::Outside;
 
 /// Wraps an exporter that needs a tokio runtime. The SDK calls exporters on a plain thread.
 #[derive(Debug)]
-pub(super) struct InRuntime<E> {
+pub(super) struct Served<E> {
     inner: E,
-    runtime: Handle,
+    outside: Outside,
 }
 
-impl<E> InRuntime<E> {
-    pub(super) fn new(inner: E, runtime: Handle) -> Self {
-        Self { inner, runtime }
-    }
-
-    fn within<F>(&self, future: F) -> Within<F> {
-        Within::new(self.runtime.clone(), future)
+impl<E> Served<E> {
+    pub(super) fn new(inner: E, outside: &Outside) -> Self {
+        Self {
+            inner,
+            outside: outside.clone(),
+        }
     }
 }
 
-impl<E: SpanExporter> SpanExporter for InRuntime<E> {
+impl<E: SpanExporter> SpanExporter for Served<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        self.within(self.inner.export(batch)).await
+        self.outside.serve(self.inner.export(batch)).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -52,9 +50,9 @@ impl<E: SpanExporter> SpanExporter for InRuntime<E> {
     }
 }
 
-impl<E: PushMetricExporter> PushMetricExporter for InRuntime<E> {
+impl<E: PushMetricExporter> PushMetricExporter for Served<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        self.within(self.inner.export(metrics)).await
+        self.outside.serve(self.inner.export(metrics)).await
     }
 
     fn force_flush(&self) -> OTelSdkResult {

@@ -29,7 +29,8 @@ use tracing::{Level, Subscriber};
 use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 
 use super::{Redactor, semconv::Edition};
-use export::{InRuntime, Named};
+use crate::outside::Outside;
+use export::{Named, Served};
 use figures::Figures;
 
 /// Instrumentation scope of all spans and instruments.
@@ -89,7 +90,7 @@ impl Otlp {
         let Some(endpoint) = config.otlp_endpoint.as_deref() else {
             return Ok(None);
         };
-        let runtime = crate::outside::handle().map_err(|_| OtlpError::NoThread)?;
+        let outside = Outside::start().map_err(|_| OtlpError::NoThread)?;
         let failed =
             |error: &dyn std::error::Error| OtlpError::Exporter(redactor.mask(&error.to_string()));
         let headers: HashMap<String, String> = config
@@ -127,7 +128,7 @@ impl Otlp {
             };
             let exporter = builder.build().map_err(|error| failed(&error))?;
             let exporter = Named {
-                inner: InRuntime::new(exporter, runtime.clone()),
+                inner: Served::new(exporter, &outside),
                 edition,
                 redactor: redactor.clone(),
             };
@@ -169,7 +170,7 @@ impl Otlp {
                     .unwrap_or(60)
                     .max(1),
             );
-            let reader = PeriodicReader::builder(InRuntime::new(exporter, runtime.clone()))
+            let reader = PeriodicReader::builder(Served::new(exporter, &outside))
                 .with_interval(interval)
                 .build();
             Some(

@@ -4,14 +4,14 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::providers::json::{Few, Str};
+use crate::providers::json::{Few, OUTER_LIST_MAX, Str};
 
 /// One event of the stream.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
-    pub(super) candidates: Option<Few<Candidate<'a>>>,
+    pub(super) candidates: Option<Few<Candidate<'a>, OUTER_LIST_MAX>>,
     #[serde(borrow, default)]
     pub(super) prompt_feedback: Option<Feedback<'a>>,
     #[serde(borrow, default)]

@@ -19,7 +19,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{Few, RawObject, arguments, string},
+    json::{Few, OUTER_LIST_MAX, RawObject, arguments, string},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -322,7 +322,8 @@ impl Reply {
     }
 
     fn parts(&mut self, raw: &RawValue, out: &mut Vec<ModelEvent>) {
-        let parts: Few<Part<'_>> = serde_json::from_str(raw.get()).unwrap_or_default();
+        let parts: Few<Part<'_>, OUTER_LIST_MAX> =
+            serde_json::from_str(raw.get()).unwrap_or_default();
         for part in parts {
             match part.kind.as_str() {
                 "text" => self.add_piece(Piece::Text, part.text.as_str(), out),

@@ -5,13 +5,13 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::providers::json::{Few, Str};
+use crate::providers::json::{Few, OUTER_LIST_MAX, Str};
 
 /// One chunk of the stream.
 #[derive(Debug, Deserialize)]
 pub(super) struct Chunk<'a> {
     #[serde(borrow, default)]
-    pub(super) choices: Option<Few<Choice<'a>>>,
+    pub(super) choices: Option<Few<Choice<'a>, OUTER_LIST_MAX>>,
     #[serde(borrow, default)]
     pub(super) usage: Option<&'a RawValue>,
     #[serde(borrow, default)]

@@ -23,6 +23,9 @@ use tower_service::Service;
 use super::socket::{BelowTls, Socket};
 use crate::providers::{config::ProviderConfigError, errors::with_sources};
 
+/// Certificates of one server. TLS keeps them and copies them with each ticket of the server.
+const CHAIN_MAX: usize = 16;
+
 /// Interval of TCP keep-alive probes, which detect a dead peer.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -149,7 +152,12 @@ impl Dialer {
             .connect(name.clone(), BelowTls::new(socket))
             .await
             .map_err(with_scheme)?;
-        let is_http2 = socket.get_ref().1.alpn_protocol() == Some(b"h2");
+        let session = socket.get_ref().1;
+        let chain = session.peer_certificates().unwrap_or_default();
+        if chain.len() > CHAIN_MAX {
+            return Err(format!("the server sent more than {CHAIN_MAX} certificates").into());
+        }
+        let is_http2 = session.alpn_protocol() == Some(b"h2");
         Ok(Dialed {
             socket: Socket::Tls(Box::new(socket)),
             is_http2,

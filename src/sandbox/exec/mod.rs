@@ -15,13 +15,14 @@
 //! - `watchdog` sweeps after a host that was killed.
 //! - `call` has the steps that every sandbox takes around a command, `shell` the script around it,
 //!   and `words` what the script reports.
-//! - `start` starts each process, in a session keyring of its own (`keys`). `program` is this
-//!   program, started again as a helper.
+//! - `start` starts each process, in a session keyring of its own (`keys`) and with device nodes that it
+//!   cannot change (`devices`). `program` is this program, started again as a helper.
 //! - `launch` is what callers order. Plain data.
 
 pub(super) mod call;
 mod capture;
 mod checks;
+mod devices;
 pub(super) mod groups;
 mod hidden_memory;
 mod job;

@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    keys,
+    devices, keys,
     launch::{Launch, Order},
     parked::ControlGroups,
     thread::Thread,
@@ -112,6 +112,7 @@ impl Spawner {
                 // If the user's quota of keys runs out later, processes share this keyring instead of
                 // the host's.
                 let _ = keys::join_new_session();
+                let _ = devices::protect();
                 Thread::new(inbox, woken, counter, groups, turns).run();
             })?;
         Ok(Self(Arc::new(Inner {

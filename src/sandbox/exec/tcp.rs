@@ -27,7 +27,7 @@ static FREED_FROM: LazyLock<Option<u64>> = LazyLock::new(|| {
     Some(pages.saturating_mul(PAGE_BYTES))
 });
 
-/// Most bytes of TCP of one command, where the kernel bounds them for each.
+/// Bytes of TCP beyond which the kernel slows a command, where it counts them for each.
 pub(super) fn of_command() -> Option<u64> {
     FREED_FROM.map(|bytes| bytes / COMMAND_SHARE)
 }
@@ -40,7 +40,7 @@ pub(super) fn is_much() -> bool {
         .is_some_and(|(used, from)| used > from / SUM_SHARE)
 }
 
-/// Whether a command with so many bytes is to be blamed for that.
+/// Whether a command with this many bytes is to be blamed for that.
 pub(super) fn is_blamed(bytes: u64) -> bool {
     FREED_FROM.is_some_and(|from| bytes > from / BLAMED_SHARE)
 }

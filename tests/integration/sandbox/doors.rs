@@ -1144,3 +1144,28 @@ async fn repositories_that_lie_deep_hold_up_no_command_that_begins() {
 fn the_doors_are_closed_to_commands_of_an_unprivileged_user_too() {
     stranger::again_as_stranger(&["sandbox::doors::"]);
 }
+
+/// The nodes belong to who runs the host as root, and so to the command.
+#[tokio::test]
+async fn a_command_changes_no_device_node_of_the_machine() {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let test = "a_command_changes_no_device_node_of_the_machine";
+    let state = || {
+        let node = fs::metadata("/dev/full").unwrap();
+        (node.permissions().mode(), node.mtime())
+    };
+    let before = state();
+    each(SandboxFixture::both(test), async |fixture| {
+        let change = "chmod 600 /dev/full || touch -d 2001-01-01 /dev/full || echo refused; \
+                      head -c 4 /dev/zero | wc -c; echo x >/dev/null && echo written";
+        let result = fixture.run(change).await;
+
+        let after = state();
+        if after != before {
+            fs::set_permissions("/dev/full", fs::Permissions::from_mode(before.0)).unwrap();
+        }
+        assert_eq!(after, before, "{}", fixture.kind());
+        assert_eq!(result.stdout, "refused\n4\nwritten\n", "{}", result.stderr);
+    })
+    .await;
+}

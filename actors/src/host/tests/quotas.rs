@@ -270,6 +270,33 @@ async fn the_hosts_memory_bounds_all_tenants_together() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_tenant_leaves_as_much_memory_of_the_host_as_it_has() {
+    let limits = Limits {
+        memory_bytes_max: 1_000_000,
+        ..Limits::default()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::stall()));
+    let host = builder(&model).limits(limits).build().await.unwrap();
+    let fill = async |tenant: &str| {
+        let mut held = Vec::new();
+        loop {
+            let id = format!("c-{}", held.len());
+            let conversation = host.tenant(tenant).conversation(id.as_str());
+            match conversation.send("x".repeat(50_000)).await {
+                Ok(reply) => held.push(reply),
+                Err(_) => return held,
+            }
+        }
+    };
+
+    let counts = [fill("one").await, fill("two").await, fill("three").await];
+
+    let counts = counts.map(|held| held.len());
+    assert!(counts[0] >= 9 && counts[0] <= 10, "{counts:?}");
+    assert!(counts[1] >= 4 && counts[2] >= 2, "{counts:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lower_bound_takes_hold_as_turns_end_and_ends_none() {
     let model = Arc::new(ScriptedModel::always(
         Reply::text("hello").after(Duration::from_secs(10)),
