@@ -20,17 +20,20 @@ const SHORT_BYTES_MAX: usize = 256 * 1024;
 /// How long an event that can be read again waits for room. It is kept in memory meanwhile.
 const WAIT_TO_REPEAT: Duration = Duration::from_millis(50);
 
-/// Whether the events of a stream can be read once more.
+/// Who reads the events of a stream, and whether once more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeats {
     /// Its client reconnects, and continues after the last event that it has read.
     Yes,
     No,
+    /// This host reads it, for an answer that counts itself.
+    ReadHere,
 }
 
 /// The events of one stream, on the way to its client.
 pub(super) struct EventWriter {
-    rooms: AnswerRooms,
+    /// `None` if events take no room.
+    rooms: Option<AnswerRooms>,
     wait: Duration,
     pause_max: Duration,
     /// What is left of a long event.
@@ -40,10 +43,10 @@ pub(super) struct EventWriter {
 impl EventWriter {
     pub(super) fn new(app: &Shared, repeats: Repeats) -> Self {
         Self {
-            rooms: app.answers.clone(),
+            rooms: (repeats != Repeats::ReadHere).then(|| app.answers.clone()),
             wait: match repeats {
                 Repeats::Yes => WAIT_TO_REPEAT,
-                Repeats::No => WAIT_MAX,
+                Repeats::No | Repeats::ReadHere => WAIT_MAX,
             },
             pause_max: app.config.bounds.write_pause_max,
             rest: None,
@@ -71,10 +74,10 @@ impl EventWriter {
         size: usize,
         event: impl FnOnce() -> Bytes,
     ) -> Option<Bytes> {
-        let take = |bytes| {
-            self.rooms
-                .take_within(self.wait, key.tenant(), key.connection(), bytes)
+        let Some(rooms) = &self.rooms else {
+            return Some(event());
         };
+        let take = |bytes| rooms.take_within(self.wait, key.tenant(), key.connection(), bytes);
         let (event, room) = if size <= SHORT_BYTES_MAX {
             let event = event();
             if event.len() <= SHORT_BYTES_MAX {

@@ -67,10 +67,19 @@ impl Source {
 )]
 pub(super) struct WithoutText;
 
+/// Marks a request that this host makes to itself, and whose answer it reads.
+#[derive(Debug, Clone, Copy)]
+#[cfg_attr(
+    not(feature = "mcp-server"),
+    allow(dead_code, reason = "made for MCP clients")
+)]
+pub(super) struct ReadHere;
+
 /// Who reads a stream, and what of it.
 pub(super) struct Viewer {
     key: CallerKey,
     skips_text: bool,
+    is_here: bool,
 }
 
 impl From<CallerKey> for Viewer {
@@ -78,6 +87,7 @@ impl From<CallerKey> for Viewer {
         Self {
             key,
             skips_text: false,
+            is_here: false,
         }
     }
 }
@@ -89,6 +99,7 @@ impl FromRequestParts<App> for Viewer {
         Ok(Self {
             key: CallerKey::from_request_parts(parts, app).await?,
             skips_text: parts.extensions.get::<WithoutText>().is_some(),
+            is_here: parts.extensions.get::<ReadHere>().is_some(),
         })
     }
 }
@@ -148,6 +159,7 @@ pub(super) fn respond(
     viewer: Viewer,
 ) -> Response {
     let repeats = match source {
+        _ if viewer.is_here => Repeats::ReadHere,
         Source::Round(_) => Repeats::No,
         Source::Conversation(_) => Repeats::Yes,
     };
@@ -229,6 +241,7 @@ mod tests {
                 ConnectionRoom::new(&app.config.bounds),
             ),
             skips_text,
+            is_here: false,
         };
 
         let answer = respond(&app, source, app.watch(&acme).unwrap(), viewer);

@@ -55,6 +55,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Str<'a> {
 pub(super) const LIST_MAX: usize = 4096;
 
 /// The most values of a list whose values have lists themselves.
+#[cfg(any(feature = "openai", feature = "gemini"))]
 pub(super) const OUTER_LIST_MAX: usize = 32;
 
 /// A list of at most `MAX` values. Reading a longer one is an

@@ -14,7 +14,10 @@ use tower_service::Service as _;
 
 use super::events::Events;
 use crate::http::{
-    addresses::ClientAddress, answer_room::ConnectionRoom, error::REQUEST_ID, sse::WithoutText,
+    addresses::ClientAddress,
+    answer_room::ConnectionRoom,
+    error::REQUEST_ID,
+    sse::{ReadHere, WithoutText},
 };
 
 /// Bytes of an answer that is read whole: a page of 8 MiB, or one message of the largest prompt.
@@ -148,6 +151,7 @@ impl Api {
     ) -> Self {
         key.set_sensitive(true);
         let mut kept = Extensions::new();
+        kept.insert(ReadHere);
         if let Some(room) = connection.get::<ConnectionRoom>() {
             kept.insert(room.clone());
         }

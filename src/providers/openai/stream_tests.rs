@@ -625,14 +625,18 @@ fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
 fn an_event_with_very_many_values_is_refused_when_that_is_known() {
     let many = |value: &str| vec![value; 100_000].join(",");
     let events = [
-        format!(r#"{{"choices":[{}]}}"#, many("{}")),
-        chunk(&format!(r#"{{"tool_calls":[{}]}}"#, many("{}"))),
+        (format!(r#"{{"choices":[{}]}}"#, many("{}")), 32),
+        (
+            chunk(&format!(r#"{{"tool_calls":[{}]}}"#, many("{}"))),
+            4096,
+        ),
     ];
-    for event in events {
+    for (event, most) in events {
         let (_, ended) = run(&[&event]);
 
+        let most = format!("at most {most} values");
         assert!(
-            matches!(&ended, Err(ProviderError::Protocol { message, .. }) if message.contains("at most 4096 values")),
+            matches!(&ended, Err(ProviderError::Protocol { message, .. }) if message.contains(&most)),
             "{ended:?}"
         );
     }
