@@ -20,14 +20,15 @@ const SHORT_BYTES_MAX: usize = 256 * 1024;
 /// How long an event that can be read again waits for room. It is kept in memory meanwhile.
 const WAIT_TO_REPEAT: Duration = Duration::from_millis(50);
 
-/// Who reads the events of a stream, and whether once more.
+/// Who reads the events of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Repeats {
-    /// Its client reconnects, and continues after the last event that it has read.
-    Yes,
-    No,
-    /// This host reads it, for an answer that counts itself.
-    ReadHere,
+pub(super) enum Reader {
+    /// A client that reconnects, and continues after the last event that it has read.
+    Reconnects,
+    /// A client that does not.
+    Once,
+    /// This host, for an answer that counts itself.
+    Here,
 }
 
 /// The events of one stream, on the way to its client.
@@ -41,12 +42,12 @@ pub(super) struct EventWriter {
 }
 
 impl EventWriter {
-    pub(super) fn new(app: &Shared, repeats: Repeats) -> Self {
+    pub(super) fn new(app: &Shared, reader: Reader) -> Self {
         Self {
-            rooms: (repeats != Repeats::ReadHere).then(|| app.answers.clone()),
-            wait: match repeats {
-                Repeats::Yes => WAIT_TO_REPEAT,
-                Repeats::No | Repeats::ReadHere => WAIT_MAX,
+            rooms: (reader != Reader::Here).then(|| app.answers.clone()),
+            wait: match reader {
+                Reader::Reconnects => WAIT_TO_REPEAT,
+                Reader::Once | Reader::Here => WAIT_MAX,
             },
             pause_max: app.config.bounds.write_pause_max,
             rest: None,

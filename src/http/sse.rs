@@ -18,7 +18,7 @@ use futures_util::stream;
 use super::{
     auth::CallerKey,
     error::Problem,
-    long_event::{EventWriter, Repeats},
+    long_event::{EventWriter, Reader},
     quiet::{Quiet, QuietEnd},
     shared::{App, Shared, Watching},
 };
@@ -158,14 +158,14 @@ pub(super) fn respond(
     watching: Watching,
     viewer: Viewer,
 ) -> Response {
-    let repeats = match source {
-        _ if viewer.is_here => Repeats::ReadHere,
-        Source::Round(_) => Repeats::No,
-        Source::Conversation(_) => Repeats::Yes,
+    let reader = match source {
+        _ if viewer.is_here => Reader::Here,
+        Source::Round(_) => Reader::Once,
+        Source::Conversation(_) => Reader::Reconnects,
     };
     let watcher = Box::new(Watcher {
         source,
-        writer: EventWriter::new(app, repeats),
+        writer: EventWriter::new(app, reader),
         ahead: Some(Bytes::from_static(RETRY.as_bytes())),
         quiet: Quiet::new(app),
         viewer,

@@ -14,7 +14,7 @@ use super::{Call, Ended, Step, failed};
 use crate::http::{
     auth::CallerKey,
     error::Problem,
-    long_event::{EventWriter, Repeats},
+    long_event::{EventWriter, Reader},
     quiet::{Quiet, QuietEnd},
     shared::Shared,
     sse,
@@ -75,7 +75,7 @@ pub(in crate::http) fn respond<E: Encoder>(
         call,
         encoder,
         ahead,
-        writer: EventWriter::new(app, Repeats::No),
+        writer: EventWriter::new(app, Reader::Once),
         quiet: Quiet::new(app),
         key,
     });

@@ -4,10 +4,10 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf, sync::LazyLock};
 
-/// What one command may have at least of what the machine has before it frees some: a part of 8.
+/// The kernel slows a command beyond an eighth of what the machine has before it frees some.
 const COMMAND_SHARE: u64 = 8;
 
-/// Beyond half of that, the command with most ends if it has a sixteenth.
+/// Where the machine has more than half of that, the command with most ends if it has a sixteenth.
 const SUM_SHARE: u64 = 2;
 const BLAMED_SHARE: u64 = 16;
 
