@@ -300,9 +300,10 @@ pub struct Limits {
     /// Bytes on disk of the files in such a workspace. A tebibyte means no limit: a lower one makes
     /// every command read the size of every file first.
     pub tenant_workspace_bytes_max: u64,
-    /// Bytes of the prompts of all tenants between admission and the end of their rounds; further
-    /// callers get `Overloaded`. A caller can wait, memory cannot. A tenant gets more of them only
-    /// while as much as it has is left: one alone gets half, two get a third each.
+    /// Bytes of the prompts of all tenants between admission and the end of their rounds, and of the
+    /// histories of their conversations as long as these work; further callers get `Overloaded`, and
+    /// rounds that a host resumes wait. A caller can wait, memory cannot. A tenant gets more of them
+    /// only while as much as it has is left: one alone gets half, two get a third each.
     pub memory_bytes_max: usize,
     /// Calls of one provider credential that run at the same time.
     pub model_calls_max: usize,

@@ -730,7 +730,7 @@ limits! {
     tenant_stored_bytes_max, "tenant_stored_bytes_max", bytes, "bytes of one tenant's conversations in the store, unless it has its own quota";
     tenant_workspace_files_max, "tenant_workspace_files_max", count, "files and folders in one tenant's workspace, unless its quota says";
     tenant_workspace_bytes_max, "tenant_workspace_bytes_max", bytes, "bytes on the disk of the files in one tenant's workspace, unless its quota says; a tebibyte, the default, is no bound";
-    memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts from admission to the end of their rounds; a tenant gets more only while as much as it has is left, so one alone gets half";
+    memory_bytes_max, "memory_bytes_max", bytes, "bytes of all prompts from admission to the end of their rounds, and of the histories of conversations that work; a tenant gets more only while as much as it has is left, so one alone gets half";
     model_calls_max, "model_calls_max", count, "calls of one provider key at once";
     model_waiting_max, "model_waiting_max", count, "callers that wait for a model permit";
     idle, "idle_s", seconds, "seconds until an idle conversation leaves memory";

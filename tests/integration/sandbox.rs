@@ -68,14 +68,15 @@ fn boundary(
     only: Boundary,
     limits: ExecLimits,
 ) -> Result<Arc<dyn Sandbox>, SandboxError> {
-    counted(workspace, only, limits, ControlGroups::Auto)
+    let spawner = Spawner::start().unwrap();
+    with(workspace, only, limits, &spawner)
 }
 
-fn counted(
+fn with(
     workspace: &Path,
     only: Boundary,
     limits: ExecLimits,
-    groups: ControlGroups,
+    spawner: &Spawner,
 ) -> Result<Arc<dyn Sandbox>, SandboxError> {
     let root = Arc::new(Root::open(workspace, PathRules::default()).unwrap());
     let options = Options {
@@ -84,13 +85,7 @@ fn counted(
         helper: Some(helper()),
         ..Options::default()
     };
-    detect_with(
-        &root,
-        Mode::Linux,
-        &Spawner::start_with(groups).unwrap(),
-        options,
-    )
-    .map(|detected| detected.sandbox.unwrap())
+    detect_with(&root, Mode::Linux, spawner, options).map(|detected| detected.sandbox.unwrap())
 }
 
 impl SandboxFixture {
@@ -105,11 +100,16 @@ impl SandboxFixture {
         limits: ExecLimits,
         groups: ControlGroups,
     ) -> Option<Self> {
+        let spawner = Spawner::start_with(groups).unwrap();
+        Self::with(test, only, limits, &spawner)
+    }
+
+    fn with(test: &str, only: Boundary, limits: ExecLimits, spawner: &Spawner) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let workspace = folder.path().join("workspace");
         fs::create_dir(&workspace).unwrap();
         fs::write(folder.path().join("outside.txt"), "outside").unwrap();
-        match counted(&workspace, only, limits, groups) {
+        match with(&workspace, only, limits, spawner) {
             Ok(sandbox) => Some(Self { folder, sandbox }),
             Err(error) => {
                 writeln!(&mut std::io::stderr(), "SKIPPED: {test}: {error}").unwrap();

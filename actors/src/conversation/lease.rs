@@ -27,6 +27,8 @@ pub(crate) enum ExitReason {
         /// Whether a round is open that must continue when the store is back.
         has_open_round: bool,
     },
+    /// The host has no memory for a conversation with an open round; holds the bytes of its history.
+    NoMemory(u64),
     /// A newer program wrote the journal; holds the reason.
     NeedsNewerVersion(String),
     /// The journal does not decode or does not apply; holds the reason.

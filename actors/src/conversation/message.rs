@@ -18,7 +18,7 @@ use crate::{
     ports::{AppendError, StoreError},
     reads::ReadPermit,
     stream::Failure,
-    tenant::Seat,
+    tenant::{NotAdmitted, Seat},
     tool_executor::RunResult,
 };
 
@@ -81,6 +81,19 @@ pub enum ConversationError {
 impl From<StoreError> for ConversationError {
     fn from(error: StoreError) -> Self {
         LoadFailure::from(error).into()
+    }
+}
+
+impl From<NotAdmitted> for ConversationError {
+    fn from(why: NotAdmitted) -> Self {
+        match why.bound() {
+            Some((what, retry_after_ms)) => Self::Overloaded {
+                what,
+                retry_after_ms,
+            },
+            None if why == NotAdmitted::Paused => Self::TenantPaused,
+            None => Self::TenantRemoved,
+        }
     }
 }
 

@@ -50,10 +50,10 @@ pub(crate) use unsettled::UnsettledAppends;
 
 use crate::{
     ids::Scope,
-    journal::{Growth, Loaded},
+    journal::{Durable, Growth, Loaded},
     policy::Amount,
     task::AbortOnDrop,
-    tenant::{Family, Tenant},
+    tenant::{Family, HistoryBytes, NotAdmitted, Tenant},
 };
 pub(crate) use commit::after_commit::refuse;
 use run::load::folded_with;
@@ -75,6 +75,32 @@ pub(crate) struct ConversationArgs {
     /// Whether the activation before this one ended without a crash although a round was open.
     pub(crate) follows_orderly_end: bool,
     pub(crate) lease: Lease,
+}
+
+impl ConversationArgs {
+    /// Takes memory for the history of a conversation with an open round, which goes on. A subagent
+    /// gets it always, since its parent waits for it, and so does a round that is to end.
+    fn memory_for(
+        &self,
+        durable: &Durable,
+        mail: &[ConversationMsg],
+    ) -> Result<HistoryBytes, NotAdmitted> {
+        let mut history = HistoryBytes::new(self.tenant.clone());
+        let goes_on = durable.round.is_some() || !durable.inbox.is_empty();
+        if goes_on && !self.scope.conversation.is_subagent() && !mail.iter().any(ends_round) {
+            let events = || self.ports.events.bytes(&self.scope.tenant);
+            history.take(durable.history.messages().kept_bytes(), 0, events)?;
+        }
+        Ok(history)
+    }
+}
+
+fn ends_round(mail: &ConversationMsg) -> bool {
+    match mail {
+        ConversationMsg::Delete | ConversationMsg::Cancel { .. } => true,
+        ConversationMsg::Ask { command, .. } => matches!(command, Command::Interrupt),
+        _ => false,
+    }
 }
 
 /// The conversation actor.
@@ -135,7 +161,14 @@ impl Actor for Conversation {
             if let Some(family) = &args.family {
                 family.enter(&args.scope.conversation, Amount::default());
             }
-            let mut live = Box::new(Live::begin(&args, me, Box::default(), Growth::default()));
+            let history = HistoryBytes::new(args.tenant.clone());
+            let mut live = Box::new(Live::begin(
+                &args,
+                me,
+                Box::default(),
+                Growth::default(),
+                history,
+            ));
             live.recover()?;
             return Ok(Box::new(State {
                 args,
@@ -230,9 +263,26 @@ impl State {
             Phase::Loading { stash, .. } => match message {
                 ConversationMsg::Loaded(Ok((durable, growth))) => {
                     let stash = std::mem::take(stash);
+                    let history = match self.args.memory_for(&durable, &stash) {
+                        Ok(history) => history,
+                        Err(why) => {
+                            let error = ConversationError::from(why);
+                            stash.into_iter().for_each(|mail| refuse(mail, &error));
+                            let bytes = durable.history.messages().kept_bytes();
+                            let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+                            self.end(me, ExitReason::NoMemory(bytes));
+                            return Ok(());
+                        }
+                    };
                     // Recovery comes before the stashed mail, so that the mail meets a resumed or
                     // closed round.
-                    let mut live = Box::new(Live::begin(&self.args, me.clone(), durable, growth));
+                    let mut live = Box::new(Live::begin(
+                        &self.args,
+                        me.clone(),
+                        durable,
+                        growth,
+                        history,
+                    ));
                     let flow = live.recover()?;
                     self.phase = Phase::Live(live);
                     self.follow(me, flow);

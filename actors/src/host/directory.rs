@@ -39,7 +39,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use after_exit::Resume;
+use after_exit::{MEMORY_RETRY, Resume};
 use slot::{AfterUnlock, Slot};
 
 use super::{SlotCounts, fan_out_context::FanOutContexts, setups::TenantSetups};
@@ -381,6 +381,12 @@ impl Directory {
                     let resume = match resume {
                         Resume::Always => true,
                         Resume::Never => false,
+                        Resume::WithMemory(bytes) => {
+                            while me.awaits_memory(&scope, generation, bytes) {
+                                tokio::time::sleep(MEMORY_RETRY).await;
+                            }
+                            true
+                        }
                         Resume::IfAt(found) => {
                             let head = me.ports_of(&scope).sessions.head(&scope).await;
                             head.map_or(true, |head| head == found)
@@ -390,6 +396,20 @@ impl Directory {
                 });
             }
         }
+    }
+
+    /// Whether a conversation with an open round still lacks memory for its history, and no
+    /// message came meanwhile.
+    fn awaits_memory(&self, scope: &Scope, generation: u64, history: u64) -> bool {
+        let waits = match self.slots.get(scope).as_deref() {
+            Some(Slot::Backoff {
+                generation: current,
+                held,
+                ..
+            }) => *current == generation && held.is_empty(),
+            _ => false,
+        };
+        waits && !self.is_closed() && !self.tenants.get(&scope.tenant).has_memory_for(history)
     }
 
     /// The setup that a tenant's conversations get at their next activation.

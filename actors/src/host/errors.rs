@@ -185,15 +185,7 @@ impl SendError {
 
 impl From<NotAdmitted> for SendError {
     fn from(why: NotAdmitted) -> Self {
-        let error = match why.bound() {
-            Some((what, retry_after_ms)) => ConversationError::Overloaded {
-                what,
-                retry_after_ms,
-            },
-            None if why == NotAdmitted::Paused => ConversationError::TenantPaused,
-            None => ConversationError::TenantRemoved,
-        };
-        Self::Conversation(error)
+        Self::Conversation(why.into())
     }
 }
 

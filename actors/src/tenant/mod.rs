@@ -6,12 +6,13 @@
 //! never stopped for it.
 //!
 //! What counts as memory: the bytes of a prompt from admission to the end of its round, plus 1 KiB
-//! per prompt for its bookkeeping. A tenant's own limit also counts the events that are kept for
-//! its watchers. Histories of active conversations have a separate limit ([`crate::limits`]) and do
-//! not count.
+//! per prompt for its bookkeeping, and the histories of conversations that work ([`HistoryBytes`]).
+//! A tenant's own limit also counts the events that are kept for its watchers. Idle conversations
+//! have a separate limit ([`crate::limits::Limits::idle_bytes_max`]) and do not count.
 
 pub mod admission;
 mod families;
+mod memory;
 mod quotas;
 mod usage;
 mod round_permits;
@@ -34,6 +35,8 @@ pub(crate) use admission::NotAdmitted;
 pub(crate) use conversation_count::{ConversationCount, PendingConversation, Taken};
 use families::Families;
 pub(crate) use families::Family;
+pub(crate) use memory::HistoryBytes;
+use memory::Memory;
 pub use quotas::Quotas;
 pub(crate) use round_permits::RoundPermit;
 use spending::StoredSpending;
@@ -94,40 +97,6 @@ struct HostDefaults {
     seats_max: usize,
     turns_max: usize,
     stored_bytes_max: u64,
-}
-
-/// Bytes in use, and their limit.
-#[derive(Debug)]
-struct Memory {
-    bytes: AtomicU64,
-    max: AtomicU64,
-}
-
-impl Memory {
-    fn new(max: u64) -> Self {
-        Self {
-            bytes: AtomicU64::new(0),
-            max: AtomicU64::new(max),
-        }
-    }
-
-    /// Takes bytes if they fit beside those in use and `others`. A single prompt always fits: a
-    /// limit below its size would otherwise refuse the tenant for ever.
-    fn take(&self, bytes: u64, others: u64) -> bool {
-        let max = self.max.load(Ordering::Acquire);
-        let fits = |taken: u64| {
-            taken
-                .checked_add(bytes)
-                .filter(|sum| sum.saturating_add(others) <= max || (taken == 0 && max > 0))
-        };
-        self.bytes
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, fits)
-            .is_ok()
-    }
-
-    fn give_back(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
-    }
 }
 
 /// A rate limit; see [`admission`].
@@ -252,6 +221,11 @@ pub struct Seat {
 }
 
 impl Seat {
+    /// The bytes of the prompt and of its bookkeeping.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Keeps the stored bytes of the prompt's round until the seat is dropped.
     pub(crate) fn keep_for_round(&mut self, bytes: RoundBytes) {
         self.round = Some(bytes);
@@ -268,23 +242,7 @@ impl Seat {
         events: impl FnOnce() -> usize,
     ) -> Result<(), NotAdmitted> {
         let bytes = PROMPT_KEPT_BYTES.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
-        let own = &self.tenant.memory;
-        let host = &self.tenant.host_memory;
-        let is_bounded = own.max.load(Ordering::Acquire) != UNBOUNDED;
-        let events = if is_bounded {
-            u64::try_from(events()).unwrap_or(u64::MAX)
-        } else {
-            0
-        };
-        if !own.take(bytes, events) {
-            return self.tenant.refuse(NotAdmitted::Memory);
-        }
-        // What a tenant has counts twice: it gets more only while others find as much.
-        let before = own.bytes.load(Ordering::Acquire).saturating_sub(bytes);
-        if !host.take(bytes, before) {
-            own.give_back(bytes);
-            return self.tenant.refuse(NotAdmitted::HostMemory);
-        }
+        self.tenant.take_memory(bytes, 0, events)?;
         self.bytes = self.bytes.saturating_add(bytes);
         Ok(())
     }
@@ -316,10 +274,8 @@ impl Tenant {
         let mut configured = self.quotas.write();
         configured.0 = quotas;
         self.divide(&configured);
-        self.memory.max.store(
-            quotas.memory_bytes_max.unwrap_or(UNBOUNDED),
-            Ordering::Release,
-        );
+        self.memory
+            .bound(quotas.memory_bytes_max.unwrap_or(UNBOUNDED));
         self.conversations.bound(quotas.conversations_max);
         self.stored.bound(
             quotas
@@ -585,7 +541,7 @@ impl Tenant {
             prompts: self.seats_taken(),
             turns_running: self.turns.running(),
             turns_waiting: self.turns.waiting(),
-            memory_bytes: self.memory.bytes.load(Ordering::Acquire),
+            memory_bytes: self.memory.bytes(),
             prompts_admitted: self.sums.admitted.get(),
             tokens: self.sums.tokens.get(),
             spent: self.budget.spent(),

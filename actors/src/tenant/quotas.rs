@@ -32,8 +32,8 @@ pub struct Quotas {
     pub workspace_files_max: Option<u64>,
     /// Bytes on disk of the files in the workspace; enforced like `workspace_files_max`.
     pub workspace_bytes_max: Option<u64>,
-    /// Bytes of memory for prompts under way and for the events of the tenant's conversations;
-    /// beyond it prompts are refused.
+    /// Bytes of memory for prompts under way, for the histories of conversations that work, and for
+    /// the events of the tenant's conversations; beyond it prompts are refused.
     pub memory_bytes_max: Option<u64>,
 }
 

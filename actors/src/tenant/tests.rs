@@ -133,8 +133,8 @@ fn concurrent_callers_release_their_memory_to_the_byte() {
             let random = random(seed);
             for _ in 0..5000 {
                 let bytes = (random() % 700) as u64;
-                if memory.take(bytes, 0) {
-                    assert!(memory.bytes.load(Ordering::Acquire) <= 1000);
+                if memory.take(bytes, 0, 0) {
+                    assert!(memory.bytes() <= 1000);
                     memory.give_back(bytes);
                 }
             }
@@ -146,9 +146,9 @@ fn concurrent_callers_release_their_memory_to_the_byte() {
         .into_iter()
         .for_each(|worker| worker.join().unwrap());
 
-    assert_eq!(memory.bytes.load(Ordering::Acquire), 0);
-    assert!(memory.take(5000, 0), "one alone always has room");
-    assert!(!memory.take(1, 0), "no other claim has");
+    assert_eq!(memory.bytes(), 0);
+    assert!(memory.take(5000, 0, 0), "one alone always has room");
+    assert!(!memory.take(1, 0, 0), "no other claim has");
 }
 
 #[test]

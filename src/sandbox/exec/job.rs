@@ -24,6 +24,7 @@ use super::{
     hidden_memory::{HiddenMemory, open_files, open_sockets, sockets_in_use},
     launch::{AtGate, Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
+    netlink,
     processes::{
         Held, Paused, Processes, Waits, below, kill, kill_group, pidfd, written_and_ticks,
     },
@@ -137,8 +138,9 @@ pub(super) struct Job {
     emptying: Option<(Instant, Instant)>,
     /// Memory of the machine at the start; `None` for a job with a control group.
     before: Option<Machine>,
-    /// Memory held at the last check.
+    /// Memory held, and processes and threads, at the last check.
     held: Held,
+    threads: u32,
     /// Its open files.
     tables: Tables,
     tenant: Option<TenantId>,
@@ -151,6 +153,8 @@ pub(super) struct Job {
     /// Strays found when the command ended.
     left: u32,
     deadline: Instant,
+    /// Whether the shell of the command has begun, behind its boundary.
+    has_shell: bool,
     /// Set until the command's mounts are made.
     gate: Option<Gate>,
     status: Option<ExitStatus>,
@@ -181,6 +185,7 @@ impl Job {
         };
         Self {
             pid,
+            has_shell: matches!(method, EndMethod::Group(_)),
             ended: pidfd(pid),
             stdout: child.stdout.take(),
             stderr: child.stderr.take(),
@@ -205,6 +210,7 @@ impl Job {
             group,
             emptying: None,
             held: Held::default(),
+            threads: 0,
             tables: Tables::default(),
             tenant: launch.tenant,
             sessions: Sessions::default(),
@@ -315,12 +321,18 @@ impl Job {
         let is_over = self.group.as_ref().is_some_and(CommandGroup::is_over);
         self.held = all.held(&tree);
         self.held.shared = self.held.shared.saturating_add(self.files_in_memory(all));
-        if all.threads_of(&tree) > processes {
+        self.threads = all.threads_of(&tree);
+        if self.threads > processes {
             self.end(Ending::Limit(format!(
                 "more than {processes} processes and threads"
             )));
         } else if is_over || self.held.sum() > self.memory_max {
             self.stop_hoarding();
+        } else if matches!(self.method, EndMethod::Namespace { .. }) && netlink::is_much(&tree) {
+            let mebibytes = netlink::UNREAD_MAX >> 20;
+            self.end(Ending::Limit(format!(
+                "more than {mebibytes} MiB of unread netlink answers"
+            )));
         }
         self.tables.count(&tree, Instant::now());
         if self.tables.files() > OPEN_FILES_MAX {
@@ -509,6 +521,31 @@ impl Job {
             group.give_way();
         }
         self.sessions.give_way();
+    }
+
+    /// Whether its boundary has taken longer than this, and its shell has not begun.
+    pub(super) fn begins_slowly(&mut self, time: Duration) -> bool {
+        if self.has_shell || !self.is_running() || self.began.elapsed() <= time {
+            return false;
+        }
+        let is_shell = |pid: &&i32| {
+            let name = std::fs::read(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name == b"bash\n")
+        };
+        let all = Processes::read_below([self.pid]);
+        let tree = all.tree(self.pid);
+        // Above the namespace are shells of the host, which begin the command.
+        let above = match self.method {
+            EndMethod::Namespace { .. } => 1 + all.children_of(self.pid).len(),
+            EndMethod::Supervised { .. } | EndMethod::Group(_) => 1,
+        };
+        self.has_shell = tree.iter().skip(above).any(|pid| is_shell(&pid));
+        !self.has_shell
+    }
+
+    /// Number of processes and threads at the last check.
+    pub(super) fn threads(&self) -> u32 {
+        self.threads
     }
 
     /// Whether it has begun within the last second.

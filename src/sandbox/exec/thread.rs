@@ -484,7 +484,7 @@ mod tests {
             command.await.unwrap().unwrap();
         }
         // Each says how many run beside it.
-        let count = "touch begun.$$; sleep 0.5; ls | grep -c begun; rm begun.$$";
+        let count = "touch begun.$$; sleep 0.25; ls | grep -c begun; rm begun.$$";
 
         let all: Vec<_> = (0..3 * BEGIN_MAX).map(|_| start(count)).collect();
 

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -220,6 +222,31 @@ static void tcp(long connections) {
     }
 }
 
+// Answers of the kernel about its network that are not read: a number of sockets.
+static void netlink(long sockets) {
+    struct {
+        struct nlmsghdr header;
+        struct ifinfomsg about;
+    } ask = {.header = {.nlmsg_len = sizeof ask, .nlmsg_type = RTM_GETLINK, .nlmsg_flags = NLM_F_REQUEST},
+             .about = {.ifi_family = AF_UNSPEC, .ifi_index = 1}};
+    for (long n = 0; n < sockets; n++) {
+        int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK, NETLINK_ROUTE);
+        if (fd < 0) hold("refused");
+        for (int asked = 0; asked < 400; asked++) send(fd, &ask, sizeof ask, 0);
+    }
+}
+
+// Processes that read the list of mounts without a pause.
+static void mounts(long processes) {
+    for (long n = 1; n < processes; n++)
+        if (fork() == 0) break;
+    for (;;) {
+        int fd = open("/proc/self/mountinfo", O_RDONLY);
+        while (read(fd, block, sizeof block) > 0) {}
+        close(fd);
+    }
+}
+
 static void private(long mib) {
     for (long n = 0; n < mib; n++) memset(malloc(1 << 20), 1, 1 << 20);
 }
@@ -232,6 +259,8 @@ static void *attack(void *given) {
     if (!strcmp(argv[1], "memfd")) memfd(mib);
     if (!strcmp(argv[1], "sockets")) sockets(mib);
     if (!strcmp(argv[1], "tcp")) tcp(mib);
+    if (!strcmp(argv[1], "netlink")) netlink(mib);
+    if (!strcmp(argv[1], "mounts")) mounts(mib);
     if (!strcmp(argv[1], "empty")) empty(mib);
     if (!strcmp(argv[1], "files")) files(mib);
     if (!strcmp(argv[1], "watches")) watches(mib);

@@ -176,3 +176,81 @@ async fn a_command_that_fills_the_machines_memory_for_tcp_ends() {
     let stopped = "more memory of TCP than all commands may have together".to_owned();
     assert_eq!(ended, Err(SandboxError::Limit(stopped)));
 }
+
+/// The kernel's answers, which no control group counts, in 900 sockets of some 200 KiB.
+#[tokio::test]
+async fn a_command_that_reads_no_answer_of_netlink_ends() {
+    let _alone = MACHINE.lock().await;
+    let (_folder, program) = hoard();
+    let test = "a_command_that_reads_no_answer_of_netlink_ends";
+    for way in [ControlGroups::Auto, ControlGroups::Off] {
+        let limits = ExecLimits::default();
+        let Some(fixture) = SandboxFixture::counted(test, Boundary::Bubblewrap, limits, way) else {
+            return;
+        };
+        fs::copy(&program, fixture.path("hoard")).unwrap();
+
+        let few = fixture.exec(
+            "./hoard netlink 20 & sleep 1; kill $!",
+            TIME,
+            CancellationToken::new(),
+        );
+        let fine = few.await.unwrap();
+        let fills = fixture.exec("./hoard netlink 900", TIME, CancellationToken::new());
+        let ended = fills.await;
+
+        assert_eq!(fine.stdout, "held\n");
+        let stopped = "more than 16 MiB of unread netlink answers".to_owned();
+        assert_eq!(ended, Err(SandboxError::Limit(stopped)));
+    }
+}
+
+/// Each mount of a command that begins waits for all that read the list of mounts, and these wait for a
+/// processor.
+#[tokio::test]
+async fn crowds_that_read_the_list_of_mounts_stand_still_for_commands_that_begin() {
+    let _alone = MACHINE.lock().await;
+    let (_folder, program) = hoard();
+    let spawner = Spawner::start().unwrap().among_tenants();
+    let test = "crowds_that_read_the_list_of_mounts_stand_still_for_commands_that_begin";
+    let make = || SandboxFixture::with(test, Boundary::Bubblewrap, ExecLimits::default(), &spawner);
+    let (Some(crowded), Some(calm)) = (make(), make()) else {
+        return;
+    };
+    fs::copy(&program, crowded.path("hoard")).unwrap();
+    let cancel = CancellationToken::new();
+    let of = |tenant: &str, command: &str| Exec {
+        tenant: Some(tenant.parse().unwrap()),
+        timeout: TIME * 3,
+        ..Exec::new(command)
+    };
+    let crowd = || {
+        crowded
+            .sandbox
+            .exec(of("acme", "./hoard mounts 400"), cancel.clone())
+    };
+    let crowds = futures_util::future::join_all((0..8).map(|_| crowd()));
+    let others = async {
+        let _ends = cancel.clone().drop_guard();
+        let waits = calm
+            .sandbox
+            .exec(of("eta", "sleep 4"), CancellationToken::new());
+        waits.await.unwrap(); // The crowds give way by then.
+        let mut times = Vec::new();
+        for _ in 0..6 {
+            let began = Instant::now();
+            let other = calm
+                .sandbox
+                .exec(of("zeta", "true"), CancellationToken::new());
+            other.await.unwrap();
+            times.push(began.elapsed());
+        }
+        times.sort_unstable();
+        times
+    };
+
+    let (_, times) = tokio::join!(crowds, others);
+
+    eprintln!("note: beside readers of the mounts: {times:?}");
+    assert!(times[5] < Duration::from_secs(5), "{times:?}");
+}

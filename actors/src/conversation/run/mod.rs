@@ -48,7 +48,7 @@ use crate::{
     small_map::SmallMap,
     stream::EventKind,
     task::AbortOnDrop,
-    tenant::{Seat, Tenant},
+    tenant::{HistoryBytes, Seat, Tenant},
     time::Timestamp,
 };
 
@@ -71,6 +71,8 @@ pub(in crate::conversation) struct Live {
     volatile: Volatile,
     commits: Committer,
     wait_status: Arc<WaitStatus>,
+    /// Those that the host counts as memory.
+    history_bytes: HistoryBytes,
     /// Boxed, so that an idle conversation stays small in memory.
     resources: Option<(RoundId, Box<RoundResources>)>,
     waiters: Waiters,
@@ -97,6 +99,7 @@ impl Live {
         me: ActorRef<ConversationMsg>,
         durable: Box<Durable>,
         growth: Growth,
+        history_bytes: HistoryBytes,
     ) -> Self {
         let scope = args.scope.clone();
         let setup = args.setup.clone();
@@ -123,6 +126,7 @@ impl Live {
             volatile,
             commits,
             wait_status: args.wait_status.clone(),
+            history_bytes,
             resources: None,
             waiters: Waiters::default(),
             admitted: SmallMap::default(),
@@ -212,9 +216,8 @@ impl Live {
                 .commits
                 .commit(&entries, &self.durable, messages, after_commit);
             self.growth.add(growth);
-            self.wait_status
-                .note_history(self.durable.history.messages().kept_bytes());
         }
+        self.count_history();
         self.pause_unless_sure(&effects);
         for effect in effects {
             if self.pause.is_some() && !survives_pause(&effect) {
@@ -225,6 +228,19 @@ impl Live {
         }
         self.release_permit_for_subagents();
         Ok(self.sleep_if_due(&entries))
+    }
+
+    /// Counts the bytes of the history, as memory while the conversation works. Those of the open
+    /// round's prompt count already.
+    fn count_history(&mut self) {
+        let bytes = self.durable.history.messages().kept_bytes();
+        self.wait_status.note_history(bytes);
+        let round = self.durable.round.as_ref();
+        let works = round.is_some_and(|round| !round.is_parked()) || !self.durable.inbox.is_empty();
+        let seat = round.and_then(|round| self.admitted.get(&round.id)?.0.as_ref());
+        let prompt = seat.map_or(0, Seat::bytes);
+        let bytes = if works { bytes } else { 0 };
+        self.history_bytes.set(bytes, prompt);
     }
 
     /// Decides one input, updates counters, and forwards reservations to the budget guard. Adds what

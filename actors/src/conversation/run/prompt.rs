@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::{
     conversation::{
-        ConversationError, ConversationMsg, PromptMail,
+        ConversationError, ConversationMsg, ExitReason, PromptMail,
         commit::after_commit::Waiter,
         round::{Input, NewPrompt},
         run::{Flow, Live},
@@ -16,6 +16,7 @@ use crate::{
     ports::StoreError,
     stream::Failure,
     task::AbortOnDrop,
+    tenant::{NotAdmitted, Seat},
     time::Timestamp,
 };
 
@@ -47,6 +48,12 @@ impl Live {
         {
             let _ = reply.send(Err(StoreError::from(outage).into()));
             return Ok(Flow::GoOn);
+        }
+        if let Err(why) = self.take_history(&seat) {
+            let _ = reply.send(Err(why.into()));
+            drop(seat);
+            // Asleep, it takes none of the memory that is missing.
+            return Ok(self.sleep_if_idle(ExitReason::Hibernated));
         }
         self.ports.counters.prompts.add(1);
         self.tenant.figures().prompt();
@@ -92,6 +99,17 @@ impl Live {
             self.admitted.remove(&round_id);
         }
         Ok(flow)
+    }
+
+    /// Takes memory for the history of a conversation that begins to work. A subagent gets it always:
+    /// its parent keeps its own memory until the subagent ends.
+    fn take_history(&mut self, seat: &Seat) -> Result<(), NotAdmitted> {
+        if self.scope.conversation.is_subagent() {
+            return Ok(());
+        }
+        let bytes = self.durable.history.messages().kept_bytes();
+        let events = || self.ports.events.bytes(&self.scope.tenant);
+        self.history_bytes.take(bytes, seat.bytes(), events)
     }
 
     /// Takes up the deadlines of an earlier activation.

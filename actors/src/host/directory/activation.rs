@@ -199,6 +199,7 @@ impl LeaseIssuer for Directory {
             | ExitReason::Overtaken
             | ExitReason::Contested(_)
             | ExitReason::StoreAway { .. }
+            | ExitReason::NoMemory(_)
             | ExitReason::NeedsNewerVersion(_)
             | ExitReason::Unreadable(_) => {}
         }

@@ -15,6 +15,9 @@ use crate::{
 /// second after the store is back.
 const STORE_RETRY: Duration = Duration::from_millis(500);
 
+/// How often a conversation looks for the memory that it needs to go on.
+pub(super) const MEMORY_RETRY: Duration = Duration::from_secs(1);
+
 /// How long a journal that another activation may write is left alone. An owner at work appends
 /// within this time, or its round is taken over, which its own next append notices.
 const CONTESTED_PAUSE: Duration = Duration::from_secs(5);
@@ -47,6 +50,9 @@ pub(super) enum Resume {
     Always,
     /// It does if the journal still ends here; otherwise as for [`Resume::Never`].
     IfAt(Head),
+    /// It does, as soon as the tenant has memory for a history of so many bytes, or as messages are
+    /// held.
+    WithMemory(u64),
     /// An activation starts only if messages are held by then.
     Never,
 }
@@ -75,6 +81,10 @@ pub(super) fn after_exit(
         ExitReason::Contested(found) => AfterExit::Backoff {
             after: CONTESTED_PAUSE,
             resume: Resume::IfAt(*found),
+        },
+        ExitReason::NoMemory(bytes) => AfterExit::Backoff {
+            after: MEMORY_RETRY,
+            resume: Resume::WithMemory(*bytes),
         },
         ExitReason::NeedsNewerVersion(reason) => AfterExit::Fail {
             error: ConversationError::NeedsNewerVersion {
@@ -215,6 +225,18 @@ mod tests {
                 AfterExit::Backoff {
                     after: CONTESTED_PAUSE,
                     resume: Resume::IfAt(head),
+                },
+            ),
+            (
+                ExitReason::NoMemory(7),
+                never,
+                AfterExit::Backoff {
+                    after: MEMORY_RETRY,
+                    resume: Resume::WithMemory(7),
+                },
+                AfterExit::Backoff {
+                    after: MEMORY_RETRY,
+                    resume: Resume::WithMemory(7),
                 },
             ),
             (

@@ -22,6 +22,7 @@ mod file_locks;
 mod event_memory;
 mod events;
 mod gateways;
+mod history_memory;
 mod figures;
 mod fits;
 mod lives;

@@ -1,0 +1,159 @@
+//! Bytes of memory that the work of tenants takes: a bound of each tenant, and one of the host.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use super::{NotAdmitted, Tenant, UNBOUNDED};
+
+/// Bytes in use, and their limit.
+#[derive(Debug)]
+pub(super) struct Memory {
+    bytes: AtomicU64,
+    max: AtomicU64,
+}
+
+impl Memory {
+    pub(super) fn new(max: u64) -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            max: AtomicU64::new(max),
+        }
+    }
+
+    /// The bytes in use.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Sets the limit.
+    pub(super) fn bound(&self, max: u64) {
+        self.max.store(max, Ordering::Release);
+    }
+
+    /// Whether `bytes` fit beside those in use and `others`. They always fit if `own` is all that
+    /// is in use: a limit below the size of one prompt, or of one conversation, would otherwise
+    /// refuse it for ever.
+    fn fits(&self, taken: u64, bytes: u64, own: u64, others: u64) -> bool {
+        let max = self.max.load(Ordering::Acquire);
+        let sum = taken.saturating_add(bytes).saturating_add(others);
+        sum <= max || (taken <= own && max > 0)
+    }
+
+    pub(super) fn take(&self, bytes: u64, own: u64, others: u64) -> bool {
+        self.bytes
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| {
+                self.fits(taken, bytes, own, others)
+                    .then(|| taken.saturating_add(bytes))
+            })
+            .is_ok()
+    }
+
+    fn add(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+}
+
+impl Tenant {
+    /// Takes memory of the tenant and of the host. `own` are bytes that the same work has taken
+    /// already; `events` returns the bytes of the tenant's events and is called only for a tenant
+    /// with a limit of its own.
+    ///
+    /// What a tenant has counts twice against the host: it gets more only while others find as much.
+    ///
+    /// # Errors
+    /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`]; nothing is taken then.
+    pub(super) fn take_memory(
+        &self,
+        bytes: u64,
+        own: u64,
+        events: impl FnOnce() -> usize,
+    ) -> Result<(), NotAdmitted> {
+        if !self.memory.take(bytes, own, self.weight_of(events)) {
+            return self.refuse(NotAdmitted::Memory);
+        }
+        let before = self.memory.bytes().saturating_sub(bytes);
+        if !self.host_memory.take(bytes, own, before) {
+            self.memory.give_back(bytes);
+            return self.refuse(NotAdmitted::HostMemory);
+        }
+        Ok(())
+    }
+
+    /// Whether a conversation with a history of so many bytes would get them now.
+    pub(crate) fn has_memory_for(&self, history: u64) -> bool {
+        let own = self.memory.bytes();
+        self.memory.fits(own, history, 0, 0)
+            && self
+                .host_memory
+                .fits(self.host_memory.bytes(), history, 0, own)
+    }
+
+    fn weight_of(&self, events: impl FnOnce() -> usize) -> u64 {
+        let is_bounded = self.memory.max.load(Ordering::Acquire) != UNBOUNDED;
+        match is_bounded {
+            true => u64::try_from(events()).unwrap_or(u64::MAX),
+            false => 0,
+        }
+    }
+}
+
+/// The bytes that the history of one conversation takes while it works: they count from the first
+/// prompt to the end of the last round. Dropping the value gives them back.
+#[derive(Debug)]
+pub(crate) struct HistoryBytes {
+    tenant: Arc<Tenant>,
+    bytes: u64,
+}
+
+impl HistoryBytes {
+    /// None yet.
+    pub(crate) fn new(tenant: Arc<Tenant>) -> Self {
+        Self { tenant, bytes: 0 }
+    }
+
+    /// Takes the bytes of a history, unless some are taken already. `prompt` are the bytes that
+    /// its prompt has taken.
+    ///
+    /// # Errors
+    /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`]; nothing is taken then.
+    pub(crate) fn take(
+        &mut self,
+        bytes: usize,
+        prompt: u64,
+        events: impl FnOnce() -> usize,
+    ) -> Result<(), NotAdmitted> {
+        if self.bytes > 0 || bytes == 0 {
+            return Ok(());
+        }
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.tenant.take_memory(bytes, prompt, events)?;
+        self.bytes = bytes;
+        Ok(())
+    }
+
+    /// Sets the bytes of a conversation that works already, also beyond the limits: its round is not
+    /// ended for them. `prompt` are those among them that its prompt has taken.
+    pub(crate) fn set(&mut self, bytes: usize, prompt: u64) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let bytes = bytes.saturating_sub(prompt);
+        let more = bytes.saturating_sub(self.bytes);
+        let less = self.bytes.saturating_sub(bytes);
+        for memory in [&self.tenant.memory, &self.tenant.host_memory] {
+            memory.add(more);
+            memory.give_back(less);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for HistoryBytes {
+    fn drop(&mut self) {
+        self.set(0, 0);
+    }
+}
