@@ -85,7 +85,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// Whether a conversation with a history of so many bytes would get them now.
+    /// Whether a conversation would get these bytes for its history now.
     pub(crate) fn has_memory_for(&self, history: u64) -> bool {
         let own = self.memory.bytes();
         self.memory.fits(own, history, 0, 0)

@@ -50,7 +50,7 @@ pub(super) enum Resume {
     Always,
     /// It does if the journal still ends here; otherwise as for [`Resume::Never`].
     IfAt(Head),
-    /// It does, as soon as the tenant has memory for a history of so many bytes, or as messages are
+    /// It does, as soon as the tenant has memory for a history of this many bytes, or as messages are
     /// held.
     WithMemory(u64),
     /// An activation starts only if messages are held by then.
