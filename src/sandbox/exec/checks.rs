@@ -13,7 +13,8 @@ use callboard_actors::{ids::TenantId, ports::ExecLimits};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::{
-    job::{Hurry, Job},
+    crowds::Crowds,
+    job::{Hurry, Job, Jobs},
     machine::{self, Machine, Suspect},
     processes::{Paused, Processes, Waits, total},
     scarce, search, tcp,
@@ -59,20 +60,6 @@ const SLICE: Duration = Duration::from_millis(4);
 /// How long commands that pass their turns are stopped, and run before they are stopped again.
 const PASSING_STOPS: Duration = Duration::from_millis(160);
 const PASSING_RUNS: Duration = Duration::from_millis(20);
-
-/// How long a boundary may take before the crowds of other tenants stand still for it, how long they
-/// do at most, and the processes and threads of a crowd. Each mount
-/// waits for every process that reads the kernel's list of them, and one that reads waits for a
-/// processor with all the others of its crowd.
-const BEGINS_SLOWLY: Duration = Duration::from_millis(200);
-const ROOM_MAX: Duration = Duration::from_secs(3);
-const CROWD: u32 = 64;
-
-/// Crowds run at least one part in this many of the time for which they stood still.
-const ROOM_SHARE: u32 = 4;
-
-/// How long crowds stand still at once for each command that begins, after one began slowly.
-const CROWDED_FOR: Duration = Duration::from_secs(30);
 
 /// Shortest interval between two lines of the log about a disk that fills.
 const FILLED_LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -124,9 +111,6 @@ struct LimitCheck {
     took: Duration,
 }
 
-/// The commands that run, by their ids.
-pub(super) type Jobs = BTreeMap<u64, Job>;
-
 pub(super) struct Checks {
     checked_at: Instant,
     check_interval: Duration,
@@ -135,11 +119,7 @@ pub(super) struct Checks {
     /// The commands that pass their turns, while they are stopped, and when that changes.
     stopped: Option<Paused>,
     stops_due: Instant,
-    /// The crowds that are stopped for commands that begin, since when, and when they may be again.
-    room: Option<(Paused, Instant)>,
-    room_due: Instant,
-    /// Until when they are stopped at once.
-    crowded_until: Instant,
+    crowds: Crowds,
     /// The commands that are paused for the new sessions of their tenant, by their ids.
     paused: BTreeMap<u64, Paused>,
     read_at: Instant,
@@ -193,9 +173,7 @@ impl Checks {
             turns,
             stopped: None,
             stops_due: now,
-            room: None,
-            room_due: now,
-            crowded_until: now,
+            crowds: Crowds::new(now),
             paused: BTreeMap::new(),
             read_at: now,
             next_search: now,
@@ -241,7 +219,7 @@ impl Checks {
         let has_files = jobs.values().any(|job| job.tables_due() > 0);
         let files = has_files.then_some(self.files_due);
         let stops = self.stopped.as_ref().map(|_| self.stops_due.max(read));
-        let room = self.room.as_ref().map(|_| read);
+        let room = self.crowds.stand_still().then_some(read);
         [check, files, stops, room].into_iter().flatten().min()
     }
 
@@ -269,7 +247,7 @@ impl Checks {
         if jobs.is_empty() {
             // What was stopped is gone, and other processes may get its ids.
             self.stopped = None;
-            self.room = None;
+            self.crowds.go_on();
             self.paused.clear();
             self.turns.rest();
         }
@@ -299,7 +277,7 @@ impl Checks {
             self.check_losses(jobs);
         }
         if self.turns.is_on() {
-            self.make_room(jobs, now, is_due);
+            self.crowds.make_room(jobs, now, is_due);
         }
         if is_due {
             let all = Processes::read();
@@ -422,41 +400,6 @@ impl Checks {
         if !passing.is_empty() && running().any(|job| !job.gives_way()) {
             self.stopped = Some(Paused::below(passing.into_iter()));
             self.stops_due = now + PASSING_STOPS;
-        }
-    }
-
-    /// Stops the crowds that give way while a command of another tenant takes long to begin.
-    fn make_room(&mut self, jobs: &mut Jobs, now: Instant, is_check: bool) {
-        let is_crowd = |job: &Job| job.is_running() && job.gives_way() && job.threads() >= CROWD;
-        if self.room.is_none() && !jobs.values().any(is_crowd) {
-            return;
-        }
-        let time = match now < self.crowded_until {
-            true => Duration::ZERO,
-            false => BEGINS_SLOWLY,
-        };
-        let begin: Vec<_> = jobs
-            .values_mut()
-            .filter_map(|job| job.begins_slowly(time).then(|| job.tenant().cloned()))
-            .collect();
-        let is_in_the_way = |job: &&Job| {
-            is_crowd(job) && begin.iter().any(|tenant| tenant.as_ref() != job.tenant())
-        };
-        let crowds = jobs.values().filter(is_in_the_way).map(Job::root);
-        if let Some((paused, since)) = &mut self.room {
-            let stood = now - *since;
-            if begin.is_empty() || stood > ROOM_MAX {
-                self.room = None;
-                self.room_due = now + stood / ROOM_SHARE;
-            } else if is_check {
-                crowds.for_each(|root| paused.stop_below(root));
-            }
-        } else if now >= self.room_due {
-            let paused = Paused::below(crowds);
-            if !paused.is_empty() {
-                self.room = Some((paused, now));
-                self.crowded_until = now + CROWDED_FOR;
-            }
         }
     }
 

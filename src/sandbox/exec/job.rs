@@ -2,6 +2,7 @@
 //! `step` and `check_limits`, which never block.
 
 use std::{
+    collections::BTreeMap,
     io::Read,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus},
@@ -162,6 +163,9 @@ pub(super) struct Job {
     reply: oneshot::Sender<Result<ExecResult, SandboxError>>,
     _place: Option<Place>,
 }
+
+/// The commands that run, by their ids.
+pub(super) type Jobs = BTreeMap<u64, Job>;
 
 impl Job {
     pub(super) fn new(

@@ -5,7 +5,8 @@
 //! Each line imports only lines below it:
 //! - `piped` adds processes with open streams to the handle, [`Spawner`].
 //! - [`Spawner`] is the handle to `thread`, its one thread.
-//! - `checks` are the checks of limits that the thread makes, `turns` which commands give way.
+//! - `checks` are the checks of limits that the thread makes, `turns` which commands give way, `crowds`
+//!   which stand still.
 //! - `job` and `piped_job` are the processes that the thread manages. `parked` starts a job in its
 //!   control group (`groups`).
 //! - `search` finds the command that keeps something of which nothing is left, `tables` reads the
@@ -22,6 +23,7 @@
 pub(super) mod call;
 mod capture;
 mod checks;
+mod crowds;
 mod devices;
 pub(super) mod groups;
 mod hidden_memory;

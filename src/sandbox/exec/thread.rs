@@ -18,8 +18,8 @@ use callboard_actors::{ids::TenantId, ports::SandboxError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
-    checks::{Checks, Jobs},
-    job::{Ending, Job},
+    checks::Checks,
+    job::{Ending, Job, Jobs},
     launch::{Launch, Order, Reply},
     parked::{ControlGroups, Starter},
     piped_job::PipedJob,
