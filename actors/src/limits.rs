@@ -190,6 +190,10 @@ pub const PROMPT_BYTES_MAX: usize = 32_000_000;
 /// times what is counted.
 pub(crate) const MESSAGE_KEPT_BYTES: usize = 512;
 
+/// Injected messages that wait in one round until its model call or its calls of tools have ended.
+/// Each decision of the round looks at them.
+pub(crate) const PENDING_MESSAGES_MAX: usize = 1024;
+
 /// Bytes of one conversation's messages, beyond which it takes no more: four times what a provider
 /// accepts in one request. An activation and every reader of its state hold them in memory.
 pub(crate) const HISTORY_BYTES_MAX: usize = 4 * PROMPT_BYTES_MAX;

@@ -68,7 +68,7 @@ const ROOM_LOOK: usize = 256 * 1024;
 
 impl Reply {
     pub(super) fn new(
-        answer: Answer,
+        mut answer: Answer,
         gunzip: Option<Gunzip>,
         assembler: Box<dyn Assemble>,
         timer: CallTimer,
@@ -76,6 +76,7 @@ impl Reply {
         shared: SharedIntake,
     ) -> Self {
         let limits = Some(limits::read(answer.headers())).filter(|limits| !limits.is_empty());
+        answer.forget_headers();
         let reading = Reading {
             assembler,
             bytes: 0,

@@ -321,7 +321,10 @@ static void proc(int host) {
     TRY("/proc/kcore: read", reads("/proc/kcore"));
     TRY("/proc/kmsg: read", reads("/proc/kmsg"));
     TRY("/proc/kpagecount: read", reads("/proc/kpagecount"));
+    TRY("/proc/locks: read", reads("/proc/locks"));
     TRY("/proc/modules: read", reads("/proc/modules"));
+    TRY("/proc/interrupts: read", reads("/proc/interrupts"));
+    TRY("/proc/zoneinfo: read", reads("/proc/zoneinfo"));
     TRY("/proc/slabinfo: read", reads("/proc/slabinfo"));
     TRY("/proc/timer_list: read", reads("/proc/timer_list"));
     TRY("/proc/vmallocinfo: read", reads("/proc/vmallocinfo"));

@@ -20,6 +20,7 @@ use super::{
     attachment::{Attached, attached, is_remote},
     reminder::is_reminder,
 };
+use crate::limits::MESSAGE_KEPT_BYTES;
 
 /// The author of a message. `System` is not used in a history: the system prompt is a separate
 /// field of the request.
@@ -235,6 +236,11 @@ impl Message {
     /// Returns the compact JSON: `{"role":…,"content":[…]}`.
     pub fn wire(&self) -> &Bytes {
         &self.0.wire
+    }
+
+    /// Returns the bytes that the message takes in memory.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.0.wire.len() + MESSAGE_KEPT_BYTES
     }
 
     /// Returns the wire form as text.

@@ -7,7 +7,6 @@ use crate::{
     chat::{ClientToolResult, Message, RawJson},
     ids::{ConversationId, RoundId},
     journal::{ConversationRound, Fork},
-    limits::MESSAGE_KEPT_BYTES,
     skill::{SkillActivationResult, SkillName},
 };
 
@@ -80,6 +79,17 @@ pub enum Command {
 }
 
 impl Command {
+    /// The bytes that this command adds to what an open round holds in memory.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        match self {
+            Self::Inject { message, .. } => message.kept_bytes(),
+            Self::ToolResults { results } => {
+                results.iter().map(|result| result.content.len()).sum()
+            }
+            _ => 0,
+        }
+    }
+
     /// The bytes that the history of this command takes in memory; 0 for a command without one.
     pub(crate) fn history_bytes(&self) -> usize {
         match self {
@@ -101,10 +111,7 @@ impl Command {
 
 /// The bytes that messages take in memory.
 pub(crate) fn kept_bytes(messages: &[Message]) -> usize {
-    messages
-        .iter()
-        .map(|message| message.wire().len() + MESSAGE_KEPT_BYTES)
-        .sum()
+    messages.iter().map(Message::kept_bytes).sum()
 }
 
 /// A person's answer to a tool call that awaits approval.

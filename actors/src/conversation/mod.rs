@@ -89,7 +89,7 @@ impl ConversationArgs {
         let goes_on = durable.round.is_some() || !durable.inbox.is_empty();
         if goes_on && !self.scope.conversation.is_subagent() && !mail.iter().any(ends_round) {
             let events = || self.ports.events.bytes(&self.scope.tenant);
-            history.take(durable.history.messages().kept_bytes(), 0, events)?;
+            history.take(durable.message_bytes(), 0, events)?;
         }
         Ok(history)
     }
@@ -268,7 +268,7 @@ impl State {
                         Err(why) => {
                             let error = ConversationError::from(why);
                             stash.into_iter().for_each(|mail| refuse(mail, &error));
-                            let bytes = durable.history.messages().kept_bytes();
+                            let bytes = durable.message_bytes();
                             let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
                             self.end(me, ExitReason::NoMemory(bytes));
                             return Ok(());

@@ -116,14 +116,19 @@ pub struct ApplyError {
 }
 
 impl Durable {
-    /// Bytes of the messages that are held in memory: of the history, and of prompts that wait.
+    /// Bytes of the messages that are held in memory: of the history, and of what waits to enter it.
     pub(crate) fn message_bytes(&self) -> usize {
-        let waiting = self
+        self.history.messages().kept_bytes() + self.waiting_bytes()
+    }
+
+    /// Bytes of what waits to enter the history: prompts, injected messages, results of calls.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let prompts = self
             .inbox
             .iter()
             .filter_map(|prompt| prompt.message.as_ref());
-        let waiting = waiting.map(|message| message.wire().len());
-        self.history.messages().kept_bytes() + waiting.sum::<usize>()
+        let prompts = prompts.map(Message::kept_bytes).sum::<usize>();
+        prompts + self.round.as_ref().map_or(0, |round| round.waiting_bytes())
     }
 
     /// The fallback that the next model call asks; `None` for the configured way.

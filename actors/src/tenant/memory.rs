@@ -109,12 +109,18 @@ impl Tenant {
 pub(crate) struct HistoryBytes {
     tenant: Arc<Tenant>,
     bytes: u64,
+    /// Those that its prompts have taken.
+    prompts: u64,
 }
 
 impl HistoryBytes {
     /// None yet.
     pub(crate) fn new(tenant: Arc<Tenant>) -> Self {
-        Self { tenant, bytes: 0 }
+        Self {
+            tenant,
+            bytes: 0,
+            prompts: 0,
+        }
     }
 
     /// Takes the bytes of a history, unless some are taken already. `prompt` are the bytes that
@@ -137,18 +143,36 @@ impl HistoryBytes {
         Ok(())
     }
 
+    /// Whether the conversation may take these bytes more.
+    ///
+    /// # Errors
+    /// [`NotAdmitted::Memory`] or [`NotAdmitted::HostMemory`].
+    pub(crate) fn has_room_for(
+        &self,
+        added: usize,
+        events: impl FnOnce() -> usize,
+    ) -> Result<(), NotAdmitted> {
+        let added = u64::try_from(added).unwrap_or(u64::MAX);
+        self.tenant
+            .take_memory(added, self.bytes + self.prompts, events)?;
+        for memory in [&self.tenant.memory, &self.tenant.host_memory] {
+            memory.give_back(added);
+        }
+        Ok(())
+    }
+
     /// Sets the bytes of a conversation that works already, also beyond the limits: its round is not
-    /// ended for them. `prompt` are those among them that its prompt has taken.
-    pub(crate) fn set(&mut self, bytes: usize, prompt: u64) {
+    /// ended for them. `prompts` are those among them that its prompts have taken.
+    pub(crate) fn set(&mut self, bytes: usize, prompts: u64) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let bytes = bytes.saturating_sub(prompt);
+        let bytes = bytes.saturating_sub(prompts);
         let more = bytes.saturating_sub(self.bytes);
         let less = self.bytes.saturating_sub(bytes);
         for memory in [&self.tenant.memory, &self.tenant.host_memory] {
             memory.add(more);
             memory.give_back(less);
         }
-        self.bytes = bytes;
+        (self.bytes, self.prompts) = (bytes, prompts);
     }
 }
 

@@ -32,6 +32,10 @@ use crate::{
 /// Bytes of one answer that may arrive before they are read. It bounds the memory of a slow reader.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
+/// Bytes of the head of an answer, with 32 for each field. One byte on the wire can be a field, and each
+/// takes a hundred times that in memory.
+const HEAD_BYTES_MAX: u32 = 64 * 1024;
+
 /// Bytes of all answers of one connection together, by the most calls that it has carried at a time,
 /// and at most. Large enough that slow readers of some answers do not stop the others. Frames of a
 /// few bytes that were not read yet are counted with the memory that they take, up to half of it; the
@@ -130,6 +134,7 @@ impl Http2 {
         let pace = Pace::new();
         let (requests, mut connection) = client::Builder::new()
             .enable_push(false)
+            .max_header_list_size(HEAD_BYTES_MAX)
             .initial_max_send_streams(streams_max)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(window(1))

@@ -39,6 +39,7 @@ use tokio::time::Instant;
 pub(super) use self::http1::fuzz;
 use self::{
     dial::Dialer,
+    http1::HEADERS_MAX,
     http2::AnswerBody,
     pool::{Http1Lease, Http2Lease, Lease, Pool},
 };
@@ -235,6 +236,11 @@ async fn http2(
         return Err(Http2Failure::Closed);
     }
     match lease.connection.call(request, body).await {
+        Ok((head, _)) if head.headers.len() > HEADERS_MAX => {
+            Err(Http2Failure::Error(ProviderError::Protocol {
+                message: format!("the head of an answer has more than {HEADERS_MAX} fields"),
+            }))
+        }
         Ok((head, body)) => Ok(Answer {
             status: head.status.as_u16(),
             headers: head.headers,
@@ -268,6 +274,11 @@ impl Answer {
 
     pub(super) fn headers(&self) -> &HeaderMap {
         &self.headers
+    }
+
+    /// Frees the headers, which are not needed while the body is read.
+    pub(super) fn forget_headers(&mut self) {
+        self.headers = HeaderMap::new();
     }
 
     /// Reads once and returns the bytes of the body that arrived; `None` at its end.

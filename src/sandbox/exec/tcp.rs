@@ -32,7 +32,8 @@ pub(super) fn of_command() -> Option<u64> {
     FREED_FROM.map(|bytes| bytes / COMMAND_SHARE)
 }
 
-/// Whether the machine has more memory in TCP than commands may have together.
+/// Whether the machine has more memory in TCP than commands may have together. Datagrams count with it:
+/// the kernel bounds both of a command together.
 pub(super) fn is_much() -> bool {
     let used = fs::read_to_string("/proc/net/sockstat").ok();
     let used = used.as_deref().and_then(used_in);
@@ -45,14 +46,16 @@ pub(super) fn is_blamed(bytes: u64) -> bool {
     FREED_FROM.is_some_and(|from| bytes > from / BLAMED_SHARE)
 }
 
-/// Bytes of TCP of all network namespaces.
+/// Bytes of TCP and UDP of all network namespaces.
 fn used_in(sockstat: &str) -> Option<u64> {
-    let tcp = sockstat
-        .lines()
-        .find_map(|line| line.strip_prefix("TCP:"))?;
-    let mut words = tcp.split_ascii_whitespace();
-    words.find(|word| *word == "mem")?;
-    let pages: u64 = words.next()?.parse().ok()?;
+    let pages_of = |protocol: &str| -> Option<u64> {
+        let mut lines = sockstat.lines();
+        let line = lines.find_map(|line| line.strip_prefix(protocol))?;
+        let mut words = line.split_ascii_whitespace();
+        words.find(|word| *word == "mem")?;
+        words.next()?.parse().ok()
+    };
+    let pages = pages_of("TCP:")?.saturating_add(pages_of("UDP:").unwrap_or(0));
     Some(pages.saturating_mul(PAGE_BYTES))
 }
 
@@ -69,7 +72,7 @@ pub(super) fn held_by(tree: &[i32]) -> u64 {
         if Some(&theirs) == own.as_ref() || seen.len() == NAMESPACES_MAX || !seen.insert(theirs) {
             continue;
         }
-        for table in ["tcp", "tcp6"] {
+        for table in ["tcp", "tcp6", "udp", "udp6"] {
             let table = fs::read_to_string(format!("/proc/{pid}/net/{table}"));
             held += table.map_or(0, |table| queued_in(&table));
         }
@@ -105,7 +108,7 @@ mod tests {
             &line("00000000:00000001"),
         ];
 
-        assert_eq!(used_in(sockstat), Some(77 * PAGE_BYTES));
+        assert_eq!(used_in(sockstat), Some((77 + 9) * PAGE_BYTES));
         assert_eq!(used_in("sockets: used 1\n"), None);
         assert_eq!(queued_in(&table.concat()), (1 << 20) + 16 + SOCKET_BYTES);
         assert_eq!(held_by(&[i32::try_from(std::process::id()).unwrap()]), 0);

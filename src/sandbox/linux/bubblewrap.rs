@@ -50,12 +50,18 @@ use crate::sandbox::{
 };
 
 /// Files in `/proc` that describe the whole machine. Where the host runs as root, a command could
-/// read those that belong to root.
+/// read those that belong to root. While some are read, other programs wait: `locks` stops all that
+/// lock a file, the host's store among them.
 const MASKED: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
+    "/proc/buddyinfo",
     "/proc/bus",
+    "/proc/consoles",
     "/proc/fs",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
     "/proc/irq",
     "/proc/kallsyms",
     "/proc/kcore",
@@ -65,12 +71,19 @@ const MASKED: &[&str] = &[
     "/proc/kpagecgroup",
     "/proc/kpagecount",
     "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/locks",
     "/proc/modules",
+    "/proc/pagetypeinfo",
     "/proc/sched_debug",
+    "/proc/schedstat",
     "/proc/scsi",
     "/proc/slabinfo",
+    "/proc/softirqs",
+    "/proc/swaps",
     "/proc/timer_list",
     "/proc/vmallocinfo",
+    "/proc/zoneinfo",
 ];
 
 /// A bubblewrap sandbox over one workspace.

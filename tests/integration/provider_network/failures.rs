@@ -115,3 +115,25 @@ async fn a_refused_certificate_is_not_tried_again() {
     assert_eq!(error.code(), "provider_untrusted");
     assert_eq!(server.accepted(), 1);
 }
+
+/// A field of a head can be one byte on the wire and takes a hundred in memory, for as long as its answer
+/// is open.
+#[tokio::test]
+async fn a_head_of_very_many_fields_is_refused_over_http2() {
+    let server = H2Server::start(100, |asked| {
+        React::Fields([50, 200, 16_000][asked.nth], whole())
+    })
+    .await;
+    let provider = provider(&server, network(&server));
+
+    soon(call(provider.clone())).await.unwrap();
+    for _ in 0..2 {
+        let refused = soon(call(provider.clone())).await.unwrap_err();
+        let is_known = matches!(
+            refused,
+            ProviderError::Protocol { .. } | ProviderError::Connection { .. }
+        );
+        assert!(is_known, "{refused:?}");
+    }
+    assert_eq!(server.seen().len(), 3);
+}

@@ -74,6 +74,8 @@ pub enum React {
     Whole(String),
     /// 200 and this event stream, each byte in a frame of its own.
     Bytes(String),
+    /// 200 with further fields, each a byte on the wire, and this event stream.
+    Fields(usize, String),
     /// 200 and the start of an event stream, which [`Order::Finish`] ends.
     Open(String),
     /// Nothing.
@@ -341,6 +343,10 @@ async fn connection(
                 out.head(asked.stream).await?;
                 out.bytes(asked.stream, &text).await?;
             }
+            React::Fields(count, text) => {
+                out.head_with(asked.stream, count).await?;
+                out.data(asked.stream, &text, END_STREAM).await?;
+            }
             React::Open(text) => {
                 out.head(asked.stream).await?;
                 out.data(asked.stream, &text, 0).await?;
@@ -384,8 +390,14 @@ impl<W: AsyncWrite + Unpin> Out<W> {
     /// Status 200 of an event stream: the status is entry 8 of HPACK's static table, the name of
     /// the type entry 31, and the value a literal.
     async fn head(&mut self, stream: u32) -> std::io::Result<()> {
+        self.head_with(stream, 0).await
+    }
+
+    /// As [`Out::head`], with entry 21 that many times of the table: an empty `age`.
+    async fn head_with(&mut self, stream: u32, fields: usize) -> std::io::Result<()> {
         const TYPE: &[u8] = b"text/event-stream";
-        let block = [&[0x88, 0x0f, 0x10, TYPE.len() as u8], TYPE].concat();
+        let mut block = [&[0x88, 0x0f, 0x10, TYPE.len() as u8], TYPE].concat();
+        block.resize(block.len() + fields, 0x95);
         self.frame(kind::HEADERS, END_HEADERS, stream, &block).await
     }
 

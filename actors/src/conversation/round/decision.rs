@@ -9,7 +9,7 @@ use crate::{
     chat::{Message, MessageList, Role, ToolUseBlock},
     ids::{RoundId, Seq, WaiterId, WorkId},
     journal::{Durable, EntryBody},
-    limits::{HISTORY_BYTES_MAX, MESSAGE_KEPT_BYTES, PINNED_BYTES_MAX, PINNED_LINES_MAX},
+    limits::{HISTORY_BYTES_MAX, PENDING_MESSAGES_MAX, PINNED_BYTES_MAX, PINNED_LINES_MAX},
     policy::Amount,
     ports::ToolSpec,
     stream::Failure,
@@ -116,6 +116,19 @@ pub(super) fn fits(durable: &Durable, message: &Message) -> Result<(), Refusal> 
     fits_with(durable.message_bytes(), [message])
 }
 
+/// Refuses a message for the open round that is too large, or one too many of those that wait until
+/// its model call or its calls of tools have ended.
+pub(super) fn may_enter(durable: &Durable, message: &Message) -> Result<(), Refusal> {
+    let waiting = durable
+        .round
+        .as_ref()
+        .map_or(0, |round| round.pending.len());
+    if waiting >= PENDING_MESSAGES_MAX {
+        return Err(Refusal::InboxFull);
+    }
+    fits(durable, message)
+}
+
 /// Refuses messages that together are a larger history than any compaction is made for.
 pub(super) fn all_fit(messages: &[Message]) -> Result<(), Refusal> {
     fits_with(0, messages)
@@ -125,8 +138,7 @@ fn fits_with<'a>(
     held: usize,
     messages: impl IntoIterator<Item = &'a Message>,
 ) -> Result<(), Refusal> {
-    let kept = |message: &Message| message.wire().len() + MESSAGE_KEPT_BYTES;
-    bounded(held + messages.into_iter().map(kept).sum::<usize>())
+    bounded(held + messages.into_iter().map(Message::kept_bytes).sum::<usize>())
 }
 
 /// Refuses tool results with these bytes, as [`fits`] refuses a message.

@@ -6,7 +6,7 @@ use crate::{
     chat::{Message, Role},
     conversation::round::{
         DecisionBuilder, Effect, NewPrompt, OnBusy, Receipt, Refusal,
-        decision::{fits, is_plain_user},
+        decision::{fits, is_plain_user, may_enter},
         interrupt,
     },
     ids::WaiterId,
@@ -56,6 +56,9 @@ pub(super) fn take_prompt(decision: &mut DecisionBuilder<'_>, prompt: &NewPrompt
                 && prompt.client_tools.is_none()
                 && let Some(message) = message =>
         {
+            if let Err(refusal) = may_enter(durable, message) {
+                return decision.refuse(waiter, refusal);
+            }
             decision.entry(EntryBody::Injected {
                 id: None,
                 client_key: prompt.client_key.clone(),
@@ -117,7 +120,7 @@ pub(super) fn inject(
     }
     let known = id.is_some_and(|id| decision.durable.knows_injected(id));
     if !known {
-        if let Err(refusal) = fits(decision.durable, message) {
+        if let Err(refusal) = may_enter(decision.durable, message) {
             return decision.refuse(waiter, refusal);
         }
         decision.entry(EntryBody::Injected {

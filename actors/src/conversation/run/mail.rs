@@ -52,6 +52,10 @@ impl Live {
                 place,
                 reply,
             } => {
+                if let Err(why) = self.has_memory_for(&command) {
+                    let _ = reply.send(Err(why.into()));
+                    return Ok(Flow::GoOn);
+                }
                 let waiter = self.waiters.add(Waiter::Done(reply, place));
                 return self.input(Input::Command { command, waiter });
             }

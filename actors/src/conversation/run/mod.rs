@@ -108,8 +108,7 @@ impl Live {
         args.tenant.figures().woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        args.wait_status
-            .note_history(durable.history.messages().kept_bytes());
+        args.wait_status.note_history(durable.message_bytes());
         let commits = Committer::new(
             args,
             me.clone(),
@@ -230,17 +229,18 @@ impl Live {
         Ok(self.sleep_if_due(&entries))
     }
 
-    /// Counts the bytes of the history, as memory while the conversation works. Those of the open
-    /// round's prompt count already.
+    /// Counts the bytes of the history, as memory while the conversation works, and of what waits to
+    /// enter it. Those of prompts with seats count already.
     fn count_history(&mut self) {
-        let bytes = self.durable.history.messages().kept_bytes();
-        self.wait_status.note_history(bytes);
+        let history = self.durable.history.messages().kept_bytes();
+        let waiting = self.durable.waiting_bytes();
+        self.wait_status.note_history(history + waiting);
         let round = self.durable.round.as_ref();
         let works = round.is_some_and(|round| !round.is_parked()) || !self.durable.inbox.is_empty();
-        let seat = round.and_then(|round| self.admitted.get(&round.id)?.0.as_ref());
-        let prompt = seat.map_or(0, Seat::bytes);
-        let bytes = if works { bytes } else { 0 };
-        self.history_bytes.set(bytes, prompt);
+        let seats = self.admitted.values().filter_map(|(seat, _)| seat.as_ref());
+        let prompts = seats.map(Seat::bytes).sum();
+        let history = if works { history } else { 0 };
+        self.history_bytes.set(history + waiting, prompts);
     }
 
     /// Decides one input, updates counters, and forwards reservations to the budget guard. Adds what

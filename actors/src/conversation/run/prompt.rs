@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::{
     conversation::{
-        ConversationError, ConversationMsg, ExitReason, PromptMail,
+        Command, ConversationError, ConversationMsg, ExitReason, PromptMail,
         commit::after_commit::Waiter,
         round::{Input, NewPrompt},
         run::{Flow, Live},
@@ -110,6 +110,16 @@ impl Live {
         let bytes = self.durable.history.messages().kept_bytes();
         let events = || self.ports.events.bytes(&self.scope.tenant);
         self.history_bytes.take(bytes, seat.bytes(), events)
+    }
+
+    /// Whether the tenant has memory for what a command adds to the open round.
+    pub(super) fn has_memory_for(&self, command: &Command) -> Result<(), NotAdmitted> {
+        let added = command.waiting_bytes();
+        if added == 0 || self.durable.round.is_none() || self.scope.conversation.is_subagent() {
+            return Ok(());
+        }
+        let events = || self.ports.events.bytes(&self.scope.tenant);
+        self.history_bytes.has_room_for(added, events)
     }
 
     /// Takes up the deadlines of an earlier activation.

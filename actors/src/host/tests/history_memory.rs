@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::{
+    chat::{ClientToolResult, ToolDefinition},
     conversation::ConversationError,
     host::SendError,
-    limits::Limits,
+    limits::{Limits, PENDING_MESSAGES_MAX, PROMPT_BYTES_MAX},
     scripted::{Reply, ScriptedModel},
 };
 
@@ -174,4 +175,188 @@ async fn a_round_that_waits_for_memory_can_be_interrupted() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let usage = host.tenant("acme").usage().unwrap();
     assert_eq!((usage.turns_running, usage.memory_bytes), (0, 0));
+}
+
+fn is_overloaded(error: &SendError) -> bool {
+    matches!(
+        error,
+        SendError::Conversation(ConversationError::Overloaded { .. })
+    )
+}
+
+/// Begins a round that never ends in each conversation.
+async fn hang(host: &Host, names: &[String]) {
+    for name in names {
+        let conversation = host.tenant("acme").conversation(name.as_str());
+        drop(conversation.send("hang").await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_injected_into_open_rounds_count_as_memory_also_after_a_restart() {
+    let store = store();
+    let make = async |limits| {
+        builder(&model())
+            .shared_sessions(store.clone())
+            .limits(limits)
+            .build()
+            .await
+            .unwrap()
+    };
+    let first = make(limits()).await;
+    let names = names(4);
+    hang(&first, &names).await;
+    let inject = async |host: &Host| {
+        let mut taken = 0;
+        for n in 0..40 {
+            let name = names[n % names.len()].as_str();
+            let conversation = host.tenant("acme").conversation(name);
+            match conversation.inject(None, "x".repeat(20_000)).await {
+                Ok(()) => taken += 1,
+                Err(error) => assert!(is_overloaded(&error), "{error}"),
+            }
+        }
+        taken
+    };
+
+    let taken = inject(&first).await;
+    assert!((8..=10).contains(&taken), "{taken} of 20,000 bytes each");
+    let before = first.tenant("acme").usage().unwrap().memory_bytes;
+    drop(first);
+    let second = make(limits()).await;
+    second.resume_interrupted().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+
+    let after = second.tenant("acme").usage().unwrap().memory_bytes;
+    assert!(after > before / 2, "{before} and {after}");
+    let taken = inject(&second).await;
+    assert!(taken <= 3, "{taken} of 20,000 bytes each");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_prompts_count_as_memory_after_a_restart() {
+    let store = store();
+    let names = names(6);
+    for _ in 0..2 {
+        let host = builder(&model())
+            .shared_sessions(store.clone())
+            .limits(limits())
+            .build()
+            .await
+            .unwrap();
+        host.resume_interrupted().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        for name in &names {
+            let conversation = host.tenant("acme").conversation(name.as_str());
+            // The second one waits behind the one that hangs; both may be refused.
+            let _ = conversation.send("hang").await;
+            let _ = conversation.send("x".repeat(50_000)).await;
+        }
+        let held = host.tenant("acme").usage().unwrap().memory_bytes;
+        assert!(
+            held <= u64::try_from(MEMORY).unwrap() / 2 + 60_000,
+            "{held}"
+        );
+    }
+    let mut stored = 0;
+    let last = builder(&model())
+        .shared_sessions(store.clone())
+        .build()
+        .await
+        .unwrap();
+    for name in &names {
+        let conversation = last.tenant("acme").conversation(name.as_str());
+        let state = conversation.state().await.unwrap();
+        stored += state
+            .inbox
+            .iter()
+            .filter(|prompt| {
+                let message = prompt.message.as_ref();
+                message.is_some_and(|message| message.wire().len() > 50_000)
+            })
+            .count();
+    }
+    assert!((3..=5).contains(&stored), "{stored} wait in all");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_round_has_a_bound() {
+    let host = builder(&model()).build().await.unwrap();
+    let conversation = host.tenant("acme").conversation("c-1");
+    drop(conversation.send("hang").await.unwrap());
+    for _ in 0..PENDING_MESSAGES_MAX {
+        conversation.inject(None, "x").await.unwrap();
+    }
+    let refused = conversation.inject(None, "x").await.unwrap_err();
+    assert_eq!(refused.code(), "inbox_full");
+
+    let large = host.tenant("acme").conversation("c-2");
+    drop(large.send("hang").await.unwrap());
+    let text = || "x".repeat(PROMPT_BYTES_MAX - 1000);
+    for _ in 0..3 {
+        large.inject(None, text()).await.unwrap();
+    }
+    large
+        .inject(None, "x".repeat(PROMPT_BYTES_MAX / 2))
+        .await
+        .unwrap();
+    let refused = large.inject(None, text()).await.unwrap_err();
+    assert_eq!(refused.code(), "context_too_large");
+}
+
+#[tokio::test(start_paused = true)]
+async fn results_of_callers_count_as_memory_before_their_batch_is_over() {
+    let calls = || {
+        (0..40).fold(Reply::empty(), |reply, n| {
+            reply.and_tool_with_id(format!("t{n}"), "look", RawJson::empty_object())
+        })
+    };
+    let model = Arc::new(ScriptedModel::answering(move |request, _| {
+        match request.messages.last().unwrap().text().as_str() {
+            "go" => calls(),
+            _ => Reply::text("ok"),
+        }
+    }));
+    let host = builder(&model).limits(limits()).build().await.unwrap();
+    let tool = ToolDefinition {
+        name: "look".to_owned(),
+        description: "Looks.".to_owned(),
+        input_schema: RawJson::from_text(r#"{"type":"object"}"#).unwrap(),
+    };
+    let names = names(4);
+    let mut rounds = Vec::new();
+    for name in &names {
+        let conversation = host.tenant("acme").conversation(name.as_str());
+        let mut round = conversation
+            .send("go")
+            .client_tools([tool.clone()])
+            .await
+            .unwrap();
+        while !matches!(
+            round.next().await.unwrap().kind,
+            EventKind::ClientToolCall { .. }
+        ) {}
+        rounds.push(round);
+    }
+    let mut taken = 0;
+    for n in 0..40 {
+        let name = names[n % names.len()].as_str();
+        let conversation = host.tenant("acme").conversation(name);
+        let result = ClientToolResult::new(format!("t{}", n / names.len()), "x".repeat(20_000));
+        match conversation.client_tool_results([result]).await {
+            Ok(()) => taken += 1,
+            Err(error) => assert!(is_overloaded(&error), "{error}"),
+        }
+    }
+
+    assert!((8..=10).contains(&taken), "{taken} of 20,000 bytes each");
+    for name in &names {
+        let conversation = host.tenant("acme").conversation(name.as_str());
+        conversation.interrupt().await.unwrap();
+    }
+    for mut round in rounds {
+        let _ = round.outcome().await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(host.tenant("acme").usage().unwrap().memory_bytes, 0);
 }

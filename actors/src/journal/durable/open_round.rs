@@ -14,7 +14,7 @@ use crate::{
     },
     ids::{PromptId, RoundId, Seq},
     journal::{Repeats, ToolExecutionResult},
-    limits::{MODEL_CRASHES_MAX, ROUND_CRASHES_MAX},
+    limits::{MESSAGE_KEPT_BYTES, MODEL_CRASHES_MAX, ROUND_CRASHES_MAX},
     time::Timestamp,
     tool::EffectClass,
 };
@@ -126,6 +126,19 @@ impl OpenRound {
     /// The tool of that name, if the caller brought it.
     pub(crate) fn client_tool(&self, name: &str) -> Option<&ToolDefinition> {
         self.client_tools.as_ref()?.get(name)
+    }
+
+    /// Bytes of injected messages and of results of calls that are not in the history yet.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        let injected = self.pending.iter().map(Message::kept_bytes).sum::<usize>();
+        let Phase::Batch(batch) = &self.phase else {
+            return injected;
+        };
+        let result = |call: &Call| match &call.state {
+            CallState::Finished(outcome) => outcome.observation.len() + MESSAGE_KEPT_BYTES,
+            _ => 0,
+        };
+        injected + batch.calls.iter().map(result).sum::<usize>()
     }
 
     /// Returns the text of the last assistant message.

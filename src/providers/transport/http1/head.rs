@@ -10,7 +10,7 @@ use reqwest::header::{
 use super::framing::Framing;
 
 /// Headers of one answer, at most.
-const HEADERS_MAX: usize = 100;
+pub(in crate::providers::transport) const HEADERS_MAX: usize = 100;
 
 /// Interim answers before one answer, at most. Some servers send one every few seconds while a call
 /// waits.

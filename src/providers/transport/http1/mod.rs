@@ -10,3 +10,4 @@ mod connection;
 pub(super) use self::connection::{Broken, Connection, Free};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::providers) use self::framing::fuzz;
+pub(super) use self::head::HEADERS_MAX;
