@@ -6,7 +6,7 @@
 //! never stopped for it.
 //!
 //! What counts as memory: the bytes of a prompt from admission to the end of its round, plus 1 KiB
-//! per prompt for its bookkeeping, and the histories of conversations that work ([`HistoryBytes`]).
+//! per prompt for its bookkeeping, and the histories of conversations that work.
 //! A tenant's own limit also counts the events that are kept for its watchers. Idle conversations
 //! have a separate limit ([`crate::limits::Limits::idle_bytes_max`]) and do not count.
 
