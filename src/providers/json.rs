@@ -156,6 +156,16 @@ pub(super) fn count(raw: &RawValue) -> u64 {
 /// The most fields of an object. Finding one looks at all, so a broken server could make it slow.
 pub(super) const FIELDS_MAX: usize = 64;
 
+/// The beginning of a word of a server that is kept until an answer ends, such as why it ended.
+pub(super) fn word_of(text: &str) -> String {
+    text.chars().take(WORD_CHARS_MAX).collect()
+}
+
+const WORD_CHARS_MAX: usize = 256;
+
+/// Bytes of a report of tokens.
+const USAGE_BYTES_MAX: usize = 8 * 1024;
+
 /// An object whose fields keep their order and their text. A repeated field is kept once, with its
 /// last value. An object of more than [`FIELDS_MAX`] is not read, and fields that are added beyond
 /// are dropped.
@@ -172,6 +182,14 @@ pub(super) struct RawObject(Vec<(String, Box<RawValue>)>);
 impl RawObject {
     pub(super) fn parse(raw: &RawValue) -> Option<Self> {
         serde_json::from_str(raw.get()).ok()
+    }
+
+    /// Reads what a server reports of tokens. What is longer than any such report is left out: each field
+    /// is kept until the answer ends.
+    pub(super) fn parse_usage(raw: &RawValue) -> Option<Self> {
+        (raw.get().len() <= USAGE_BYTES_MAX)
+            .then(|| Self::parse(raw))
+            .flatten()
     }
 
     pub(super) fn field(&self, name: &str) -> Option<&RawValue> {
@@ -306,5 +324,21 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    /// Both are kept until an answer ends, which a server can delay.
+    #[test]
+    fn of_what_is_kept_beside_an_answer_only_so_much_is_read() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let long = format!(
+            r#"{{"input_tokens":1,"note":"{}"}}"#,
+            "x".repeat(USAGE_BYTES_MAX)
+        );
+
+        assert!(RawObject::parse_usage(&raw(&long)).is_none());
+        let usual = RawObject::parse_usage(&raw(r#"{"input_tokens":7}"#)).unwrap();
+        assert_eq!(usual.count_at(&["input_tokens"]), 7);
+        assert_eq!(word_of("end_turn"), "end_turn");
+        assert_eq!(word_of(&"é".repeat(10_000)).chars().count(), WORD_CHARS_MAX);
     }
 }

@@ -83,6 +83,11 @@ impl Command {
     pub(crate) fn waiting_bytes(&self) -> usize {
         match self {
             Self::Inject { message, .. } => message.kept_bytes(),
+            // The input is kept, and the model reads it in a message.
+            Self::Approve {
+                answer: Consent::Changed(input),
+                ..
+            } => 2 * input.as_str().len(),
             Self::ToolResults { results } => {
                 results.iter().map(|result| result.content.len()).sum()
             }

@@ -161,6 +161,15 @@ impl HistoryBytes {
         Ok(())
     }
 
+    /// Whether the tenant has taken all that it may, and other conversations than this one a part.
+    pub(crate) fn is_full(&self) -> bool {
+        let own = self.bytes + self.prompts;
+        let of_tenant = self.tenant.memory.bytes();
+        let of_host = &self.tenant.host_memory;
+        !self.tenant.memory.fits(of_tenant, 0, own, 0)
+            || !of_host.fits(of_host.bytes(), 0, own, of_tenant)
+    }
+
     /// Sets the bytes of a conversation that works already, also beyond the limits: its round is not
     /// ended for them. `prompts` are those among them that its prompts have taken.
     pub(crate) fn set(&mut self, bytes: usize, prompts: u64) {

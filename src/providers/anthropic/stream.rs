@@ -23,7 +23,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{Few, RawObject, arguments, string, wrong_arguments},
+    json::{Few, RawObject, arguments, string, word_of, wrong_arguments},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -190,7 +190,7 @@ impl TakesEvents for Reply {
                 out.extend(self.usage().map(ModelEvent::Usage));
                 let delta: Option<MessageDelta<'_>> = event.delta.map(parse_raw).transpose()?;
                 if let Some(delta) = delta.filter(|delta| !delta.stop_reason.as_str().is_empty()) {
-                    self.stop = Some(delta.stop_reason.0.into_owned());
+                    self.stop = Some(word_of(&delta.stop_reason.0));
                 }
             }
             "message_stop" => self.end(out)?,
@@ -234,7 +234,7 @@ impl Reply {
     }
 
     fn add_usage(&mut self, usage: Option<&RawValue>) {
-        if let Some(usage) = usage.and_then(RawObject::parse) {
+        if let Some(usage) = usage.and_then(RawObject::parse_usage) {
             self.usage.merge(usage);
         }
     }

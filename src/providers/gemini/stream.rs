@@ -19,7 +19,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{RawObject, arguments},
+    json::{RawObject, arguments, word_of},
     sse::{SseDecoder, SseEvent},
 };
 
@@ -107,7 +107,7 @@ impl TakesEvents for Reply {
         if chunk.error.is_some() {
             return Err(errors::of_event(data));
         }
-        if let Some(usage) = chunk.usage_metadata.and_then(RawObject::parse) {
+        if let Some(usage) = chunk.usage_metadata.and_then(RawObject::parse_usage) {
             out.push(ModelEvent::Usage(usage_of(&usage)));
             self.usage = Some(usage);
         }
@@ -118,12 +118,12 @@ impl TakesEvents for Reply {
                 self.part(part, out)?;
             }
             if !candidate.finish_reason.as_str().is_empty() {
-                self.finish = Some(candidate.finish_reason.0.into_owned());
+                self.finish = Some(word_of(&candidate.finish_reason.0));
             }
         }
         let blocked = chunk.prompt_feedback.map(|feedback| feedback.block_reason);
         if let Some(reason) = blocked.filter(|reason| !reason.as_str().is_empty()) {
-            self.finish = Some(format!("{BLOCKED}{}", reason.as_str()));
+            self.finish = Some(format!("{BLOCKED}{}", word_of(reason.as_str())));
         }
         Ok(())
     }

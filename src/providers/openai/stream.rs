@@ -19,7 +19,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{Few, OUTER_LIST_MAX, RawObject, arguments, string},
+    json::{Few, OUTER_LIST_MAX, RawObject, arguments, string, word_of},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -182,7 +182,7 @@ impl TakesEvents for Reply {
             return Err(errors::of_event(data));
         }
         let has_usage = chunk.usage.is_some();
-        if let Some(usage) = chunk.usage.and_then(RawObject::parse) {
+        if let Some(usage) = chunk.usage.and_then(RawObject::parse_usage) {
             out.push(ModelEvent::Usage(usage_of(&usage)));
             self.usage = Some(usage);
         }
@@ -243,7 +243,7 @@ impl Reply {
                 message: "the server gave up on the answer".into(),
             }),
             word => {
-                self.finish = Some(word.to_owned());
+                self.finish = Some(word_of(word));
                 Ok(())
             }
         }

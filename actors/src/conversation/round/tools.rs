@@ -20,7 +20,7 @@ use crate::{
     ids::{Seq, WorkId},
     journal::{Batch, Call, CallState, EntryBody, OpenRound, Phase, ToolExecutionResult},
     limits::APPROVAL_MS,
-    tool::{EffectClass, OutputLevel},
+    tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
     tool_executor::{
         Observed, PlannedCall, Progress, RunResult, cancelled_before_start, cancelled_unknown,
         in_doubt, outcome, plan,
@@ -78,6 +78,7 @@ pub(in crate::conversation) fn advance(
                 count.refusal(&decision.volatile.rules, before)
             });
             let error = error.flatten();
+            let error = error.or_else(|| decision.volatile.is_memory_full.then(no_memory));
             Some(admission(decision, round, batch, call, error))
         };
         let (progress, admission) = match &call.state {
@@ -144,6 +145,12 @@ pub(in crate::conversation) fn advance(
             until,
         });
     }
+}
+
+/// The error of a call that does not start because the host has no memory for its result.
+fn no_memory() -> ToolError {
+    let error = "the host has no memory for a result now; try again later, and with less at once";
+    ToolError::new(ToolErrorType::ResourceError, error).not_started()
 }
 
 fn ask(

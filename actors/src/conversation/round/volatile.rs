@@ -103,6 +103,8 @@ pub struct Volatile {
     pub bounds_money: bool,
     /// Whether the tenant's storage quota is used up, read by the shell before this input.
     pub is_store_full: bool,
+    /// Whether there is no memory for further results of tools, read by the shell before this input.
+    pub is_memory_full: bool,
     /// Whether the host is shutting down, so that no round starts.
     pub draining: bool,
     /// Whether [`Input::Recovered`] was decided; before that, nothing advances.
@@ -126,6 +128,7 @@ impl Volatile {
             tenant_left: None,
             bounds_money: false,
             is_store_full: false,
+            is_memory_full: false,
             draining: false,
             recovered: false,
         }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     conversation::{Consent, round::rules::ApprovalMode},
+    limits::Limits,
     ports::Approval,
     testing::ScriptedModel,
 };
@@ -102,4 +103,40 @@ async fn a_call_runs_with_the_arguments_that_a_person_gave_it_and_the_model_read
     talk.approve(call, false).await.unwrap();
     reply.outcome().await.unwrap();
     assert_eq!(starts.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_that_a_person_changed_count_as_memory() {
+    let (tool, _) = echo("writes", |spec| spec.approval(Approval::ByMode));
+    let limits = Limits {
+        memory_bytes_max: 100_000,
+        ..Limits::default()
+    };
+    let host = builder(&writer())
+        .tool(tool)
+        .limits(limits)
+        .approval(ApprovalMode::Ask)
+        .build()
+        .await
+        .unwrap();
+    let other = host.tenant("acme").conversation("other");
+    let mut waits = other.send("write a.txt").await.unwrap();
+    asked(&mut waits).await;
+    let talk = conversation(&host);
+    let mut reply = talk.send("write a.txt").await.unwrap();
+    let call = asked(&mut reply).await;
+    let changed = |bytes: usize| {
+        let input = json!({ "path": "b".repeat(bytes) });
+        Consent::Changed(RawJson::of(&input).unwrap())
+    };
+
+    // Kept once for the call, and once in the message that the model reads.
+    let refused = talk
+        .approve(call.clone(), changed(60_000))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), "overloaded");
+
+    talk.approve(call, changed(10_000)).await.unwrap();
+    reply.outcome().await.unwrap();
 }

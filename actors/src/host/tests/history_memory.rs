@@ -1,5 +1,7 @@
 //! The histories of conversations that work count as memory.
 
+use serde_json::json;
+
 use super::*;
 use crate::{
     chat::{ClientToolResult, ToolDefinition},
@@ -359,4 +361,57 @@ async fn results_of_callers_count_as_memory_before_their_batch_is_over() {
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(host.tenant("acme").usage().unwrap().memory_bytes, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_whose_results_have_no_memory_do_not_start_and_the_round_goes_on() {
+    let (tool, starts) = probe("big", EffectClass::Pure, |_| async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        Ok("x".repeat(20_000).into())
+    });
+    let model = Arc::new(ScriptedModel::answering(move |request, _| {
+        match request.messages.last().unwrap().text().as_str() {
+            "go" => (0..40).fold(Reply::empty(), |reply, n| {
+                let input = RawJson::of(&json!({ "n": n })).unwrap();
+                reply.and_tool_with_id(format!("t{n}"), "big", input)
+            }),
+            _ => Reply::text("ok"),
+        }
+    }));
+    let limits = Limits {
+        parallel_tools_max: 1,
+        ..limits()
+    };
+    let host = builder(&model)
+        .limits(limits)
+        .tools([tool])
+        .build()
+        .await
+        .unwrap();
+    let rounds = names(4).into_iter().map(|name| {
+        let conversation = host.tenant("acme").conversation(name.as_str());
+        async move {
+            let mut round = conversation.send("go").await.unwrap();
+            round.outcome().await.unwrap().text
+        }
+    });
+    let rounds = futures_util::future::join_all(rounds);
+    tokio::pin!(rounds);
+    let mut most = 0;
+    let texts = loop {
+        tokio::select! {
+            texts = &mut rounds => break texts,
+            () = tokio::time::sleep(Duration::from_millis(1)) => {
+                most = most.max(host.tenant("acme").usage().unwrap().memory_bytes);
+            }
+        }
+    };
+
+    assert_eq!(texts, ["ok"; 4]);
+    let bound = u64::try_from(MEMORY).unwrap() / 2;
+    assert!(most <= bound + 8 * 20_000, "{most}");
+    assert!(
+        (8..60).contains(&starts.load(Ordering::SeqCst)),
+        "{starts:?}"
+    );
 }

@@ -128,17 +128,23 @@ impl OpenRound {
         self.client_tools.as_ref()?.get(name)
     }
 
-    /// Bytes of injected messages and of results of calls that are not in the history yet.
+    /// Bytes of injected messages, and of inputs and results of calls that are not in the history yet.
     pub(super) fn waiting_bytes(&self) -> usize {
         let injected = self.pending.iter().map(Message::kept_bytes).sum::<usize>();
         let Phase::Batch(batch) = &self.phase else {
             return injected;
         };
-        let result = |call: &Call| match &call.state {
+        let kept = |call: &Call| match &call.state {
             CallState::Finished(outcome) => outcome.observation.len() + MESSAGE_KEPT_BYTES,
-            _ => 0,
+            CallState::Asked { input, .. } | CallState::Allowed { input, .. } => {
+                input.as_str().len()
+            }
+            CallState::Started { input, .. } | CallState::AtClient { input, .. } => {
+                input.as_ref().map_or(0, |input| input.as_str().len())
+            }
+            CallState::Waiting => 0,
         };
-        injected + batch.calls.iter().map(result).sum::<usize>()
+        injected + batch.calls.iter().map(kept).sum::<usize>()
     }
 
     /// Returns the text of the last assistant message.

@@ -512,7 +512,7 @@ fn thinking_block(thinking: String, signature: Option<String>, out: &mut Vec<Mod
 fn failed(response: Option<&RawValue>, out: &mut Vec<ModelEvent>) -> ProviderError {
     let response = response.and_then(|raw| serde_json::from_str::<Response<'_>>(raw.get()).ok());
     let usage = response.as_ref().and_then(|response| response.usage);
-    let usage = usage.and_then(RawObject::parse);
+    let usage = usage.and_then(RawObject::parse_usage);
     out.extend(usage.map(|usage| ModelEvent::Usage(usage_of(&usage))));
     match response.and_then(|response| response.error) {
         Some(error) => errors::of_event(error.get().as_bytes()),

@@ -206,6 +206,27 @@ pub(super) const BUFFER_SIZES: [i32; 4] = [
     libc::SO_RCVBUFFORCE,
 ];
 
+/// Options that attach a program to a socket. The machine has one bound for the memory of all such
+/// programs, those of system calls included: beyond it no command could get its filter.
+pub(super) const PROGRAMS: [i32; 4] = [
+    libc::SO_ATTACH_FILTER,
+    libc::SO_ATTACH_BPF,
+    libc::SO_ATTACH_REUSEPORT_CBPF,
+    libc::SO_ATTACH_REUSEPORT_EBPF,
+];
+
+/// The calls that install a further filter of system calls, in the width that the filter compares,
+/// each with the first argument that does.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "numbers of calls are small"
+)]
+pub(super) const FILTERS: [(u32, u32); 2] = [
+    (libc::SYS_prctl as u32, libc::PR_SET_SECCOMP as u32),
+    (libc::SYS_seccomp as u32, libc::SECCOMP_SET_MODE_FILTER),
+];
+
 /// Flags of `clone` and `unshare` that create namespaces.
 pub(super) const CLONE_FLAGS: &[i32] = &[
     libc::CLONE_NEWNS,

@@ -112,8 +112,8 @@ fn arch() -> Result<TargetArch, String> {
         .map_err(|_| "no filter of system calls for this processor".to_owned())
 }
 
-/// Builds one program of five parts: calls beyond the list, unknown calls, pretended calls, room on
-/// the disk, refused calls. A call that a part does not name falls through to the next part.
+/// Builds one program of six parts: calls beyond the list, unknown calls, pretended calls, room on
+/// the disk, further filters, refused calls. A call that a part does not name falls through to the next part.
 fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     // Load the call's number; above the last reviewed one, return "no such call".
@@ -128,6 +128,7 @@ fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     program.pop();
     program.extend(pretended());
     program.extend(reserves_nothing());
+    program.extend(calls::FILTERS.into_iter().flat_map(has_no_filters));
     program.extend(part(refused(behind)?, libc::EPERM)?);
     Ok(program)
 }
@@ -142,6 +143,20 @@ fn reserves_nothing() -> [sock_filter; 5] {
         step(0x20, 0, 0, mode),
         step(0x45, 1, 0, calls::TAKES_NOTHING.unsigned_abs()),
         step(0x06, 0, 0, 0x0005_0000 | libc::EOPNOTSUPP.unsigned_abs()),
+    ]
+}
+
+/// A call that installs a filter of system calls fails as where the kernel has none: programs then go
+/// on without.
+fn has_no_filters((call, installs): (u32, u32)) -> [sock_filter; 5] {
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let first = 16 + if cfg!(target_endian = "big") { 4 } else { 0 };
+    [
+        step(0x20, 0, 0, 0),
+        step(0x15, 0, 3, call),
+        step(0x20, 0, 0, first),
+        step(0x15, 0, 1, installs),
+        step(0x06, 0, 0, 0x0005_0000 | libc::EINVAL.unsigned_abs()),
     ]
 }
 
@@ -235,6 +250,11 @@ fn refused(behind: Behind) -> Result<Rules, String> {
         .map(|kind| rule([is(1, Op::MaskedEq(0xf), kind)]));
     let pairs = std::iter::once(rule([is(0, Op::Ne, family(libc::AF_UNIX))])).chain(kinds);
     rules.insert(libc::SYS_socketpair, pairs.collect::<Result<_, _>>()?);
+    let programs = calls::PROGRAMS.iter().map(|option| {
+        let of_sockets = is(1, Op::Eq, u64::from(libc::SOL_SOCKET.unsigned_abs()));
+        rule([of_sockets, is(2, Op::Eq, u64::from(option.unsigned_abs()))])
+    });
+    rules.insert(libc::SYS_setsockopt, programs.collect::<Result<_, _>>()?);
     let mut controls = calls::CONTROLS.to_vec();
     match behind {
         Behind::Landlock(outside) => {

@@ -174,9 +174,13 @@ fn the_buffers_of_a_socket_keep_their_size_and_its_other_options_are_set() {
             );
         }
         for option in (0..64).filter(|option| !calls::BUFFER_SIZES.contains(option)) {
+            let expected = match calls::PROGRAMS.contains(&option) {
+                true => EPERM,
+                false => ALLOWED,
+            };
             assert_eq!(
                 set(behind, libc::SOL_SOCKET, option),
-                ALLOWED,
+                expected,
                 "{behind:?} {option}"
             );
         }
@@ -185,6 +189,24 @@ fn the_buffers_of_a_socket_keep_their_size_and_its_other_options_are_set() {
             ALLOWED,
             "{behind:?}"
         );
+    }
+}
+
+/// The machine has one bound for the memory of all programs of this kind.
+#[test]
+fn a_command_attaches_no_program_to_a_socket_and_installs_no_further_filter() {
+    const EINVAL: u32 = 0x0005_0000 | libc::EINVAL as u32;
+    let (option, get) = (libc::PR_SET_SECCOMP as u64, libc::PR_GET_SECCOMP as u64);
+    for behind in every() {
+        let verdict = |call, first| verdict(behind, Uncounted::Unknown, call, &[first, 2]);
+        let socket = [3, libc::SOL_SOCKET as u64, libc::SO_ATTACH_FILTER as u64];
+        let attach = self::verdict(behind, Uncounted::Allowed, libc::SYS_setsockopt, &socket);
+
+        assert_eq!(attach, EPERM, "{behind:?}");
+        assert_eq!(verdict(libc::SYS_prctl, option), EINVAL, "{behind:?}");
+        assert_eq!(verdict(libc::SYS_prctl, get), ALLOWED, "{behind:?}");
+        assert_eq!(verdict(libc::SYS_seccomp, 1), EINVAL, "{behind:?}");
+        assert_eq!(verdict(libc::SYS_seccomp, 2), ALLOWED, "{behind:?}");
     }
 }
 
