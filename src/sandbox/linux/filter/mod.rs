@@ -128,7 +128,10 @@ fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     program.pop();
     program.extend(pretended());
     program.extend(reserves_nothing());
-    program.extend(calls::FILTERS.into_iter().flat_map(has_no_filters));
+    // Beside a forwarder the command gets its own filter, behind this one.
+    if !matches!(behind, Behind::Namespaces(UnixSockets::Allowed)) {
+        program.extend(calls::FILTERS.into_iter().flat_map(has_no_filters));
+    }
     program.extend(part(refused(behind)?, libc::EPERM)?);
     Ok(program)
 }
