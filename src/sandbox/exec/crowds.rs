@@ -104,7 +104,11 @@ impl Crowds {
                     since: now,
                     needed_at: now,
                 });
-                self.crowded_until = now + CROWDED_FOR;
+                // Only one that began slowly is a reason, so that commands that begin all the time
+                // do not stop an honest build for good.
+                if now >= self.crowded_until {
+                    self.crowded_until = now + CROWDED_FOR;
+                }
             }
         }
     }

@@ -68,6 +68,9 @@ const READS_MAX: usize = 16;
 /// How long a command begins: its boundary is made, and the scheduler learns its place.
 const BEGINNING: Duration = Duration::from_secs(1);
 
+/// How long a command may count as one whose shell has not begun: it may replace its shell at once.
+const BEGINS_MAX: Duration = Duration::from_secs(10);
+
 /// Why the host ended a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ending {
@@ -529,7 +532,8 @@ impl Job {
 
     /// Whether its boundary has taken longer than this, and its shell has not begun.
     pub(super) fn begins_slowly(&mut self, time: Duration) -> bool {
-        if self.has_shell || !self.is_running() || self.began.elapsed() <= time {
+        let began = self.began.elapsed();
+        if self.has_shell || !self.is_running() || began <= time || began > BEGINS_MAX {
             return false;
         }
         let is_shell = |pid: &&i32| {

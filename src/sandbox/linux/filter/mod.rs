@@ -113,7 +113,8 @@ fn arch() -> Result<TargetArch, String> {
 }
 
 /// Builds one program of six parts: calls beyond the list, unknown calls, pretended calls, room on
-/// the disk, further filters, refused calls. A call that a part does not name falls through to the next part.
+/// the disk, further filters, refused calls. A call that a part does not name falls through to the
+/// next part.
 fn program(behind: Behind, uncounted: Uncounted) -> Result<BpfProgram, String> {
     let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
     // Load the call's number; above the last reviewed one, return "no such call".
