@@ -181,12 +181,7 @@ impl ConversationHandle {
         tool_call_id: impl Into<String>,
         answer: impl Into<Consent>,
     ) -> Result<(), SendError> {
-        self.ask(Command::Approve {
-            round_id: None,
-            tool_call_id: tool_call_id.into(),
-            answer: answer.into(),
-        })
-        .await
+        self.answer(None, tool_call_id.into(), answer.into()).await
     }
 
     /// Like [`approve`](Self::approve), for a call of this round only. The model chooses the id of a
@@ -200,12 +195,30 @@ impl ConversationHandle {
         tool_call_id: impl Into<String>,
         answer: impl Into<Consent>,
     ) -> Result<(), SendError> {
-        self.ask(Command::Approve {
-            round_id: Some(round_id),
-            tool_call_id: tool_call_id.into(),
-            answer: answer.into(),
-        })
-        .await
+        self.answer(Some(round_id), tool_call_id.into(), answer.into())
+            .await
+    }
+
+    async fn answer(
+        &self,
+        round_id: Option<RoundId>,
+        tool_call_id: String,
+        answer: Consent,
+    ) -> Result<(), SendError> {
+        let command = Command::Approve {
+            round_id,
+            tool_call_id,
+            answer,
+        };
+        let scope = self.scope.clone()?;
+        let _pending_bytes = match command.waiting_bytes() {
+            0 => None, // A plain answer is a few bytes, and lets a round end.
+            bytes => {
+                let tenant = self.host.tenants.get(&scope.tenant);
+                admit_bytes(&self.host.ports, &tenant, bytes).await?
+            }
+        };
+        self.ask(command).await
     }
 
     /// Sends results of calls of tools that this caller brought, in any order: all are accepted, or

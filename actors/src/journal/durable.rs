@@ -123,12 +123,8 @@ impl Durable {
 
     /// Bytes of what waits to enter the history: prompts, injected messages, results of calls.
     pub(crate) fn waiting_bytes(&self) -> usize {
-        let prompts = self
-            .inbox
-            .iter()
-            .filter_map(|prompt| prompt.message.as_ref());
-        let prompts = prompts.map(Message::kept_bytes).sum::<usize>();
-        prompts + self.round.as_ref().map_or(0, |round| round.waiting_bytes())
+        let prompts = self.inbox.iter().map(AcceptedPrompt::kept_bytes);
+        prompts.sum::<usize>() + self.round.as_ref().map_or(0, |round| round.waiting_bytes())
     }
 
     /// The fallback that the next model call asks; `None` for the configured way.

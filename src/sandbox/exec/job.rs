@@ -25,7 +25,7 @@ use super::{
     hidden_memory::{HiddenMemory, open_files, open_sockets, sockets_in_use},
     launch::{AtGate, Kind, Launch, Shown},
     machine::{self, Machine, SOCKET_BYTES, Suspect, charged_socket_bytes},
-    netlink,
+    mounts, netlink,
     processes::{
         Held, Paused, Processes, Waits, below, kill, kill_group, pidfd, written_and_ticks,
     },
@@ -549,6 +549,12 @@ impl Job {
         };
         self.has_shell = tree.iter().skip(above).any(|pid| is_shell(&pid));
         !self.has_shell
+    }
+
+    /// Whether its boundary, which is not made yet, waits for the kernel's list of mounts. `None` if
+    /// that cannot be known.
+    pub(super) fn waits_for_mounts(&self) -> Option<bool> {
+        mounts::is_held_up(&Processes::read_below([self.pid]).tree(self.pid))
     }
 
     /// Number of processes and threads at the last check.

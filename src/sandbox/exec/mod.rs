@@ -11,8 +11,8 @@
 //!   control group (`groups`).
 //! - `search` finds the command that keeps something of which nothing is left, `tables` reads the
 //!   open files of a command in small steps.
-//! - `termination` ends jobs with shared scans. `processes`, `machine`, `hidden_memory`, `scarce`, `tcp` and
-//!   `netlink` read `/proc`; `capture` and `progress` keep a job's output.
+//! - `termination` ends jobs with shared scans. `processes`, `machine`, `hidden_memory`, `scarce`, `tcp`, `netlink`
+//!   and `mounts` read `/proc`; `capture` and `progress` keep a job's output.
 //! - `watchdog` sweeps after a host that was killed.
 //! - `call` has the steps that every sandbox takes around a command, `shell` the script around it,
 //!   and `words` what the script reports.
@@ -31,6 +31,7 @@ mod job;
 pub(super) mod keys;
 mod launch;
 mod machine;
+mod mounts;
 mod netlink;
 mod parked;
 mod piped;

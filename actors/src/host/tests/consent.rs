@@ -10,8 +10,10 @@ use super::{
 };
 use crate::{
     conversation::{Consent, round::rules::ApprovalMode},
+    host::TenantConfig,
     limits::Limits,
     ports::Approval,
+    tenant::Quotas,
     testing::ScriptedModel,
 };
 
@@ -105,34 +107,64 @@ async fn a_call_runs_with_the_arguments_that_a_person_gave_it_and_the_model_read
     assert_eq!(starts.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn arguments_that_a_person_changed_count_as_memory() {
+fn changed(bytes: usize) -> Consent {
+    let input = json!({ "path": "b".repeat(bytes) });
+    Consent::Changed(RawJson::of(&input).unwrap())
+}
+
+/// A host whose calls wait for a person.
+async fn asks(limits: Limits) -> Host {
     let (tool, _) = echo("writes", |spec| spec.approval(Approval::ByMode));
-    let limits = Limits {
-        memory_bytes_max: 100_000,
-        ..Limits::default()
-    };
-    let host = builder(&writer())
+    builder(&writer())
         .tool(tool)
         .limits(limits)
         .approval(ApprovalMode::Ask)
         .build()
         .await
-        .unwrap();
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_that_a_person_changed_count_as_memory() {
+    let host = asks(Limits {
+        memory_bytes_max: 100_000,
+        ..Limits::default()
+    })
+    .await;
     let other = host.tenant("acme").conversation("other");
     let mut waits = other.send("write a.txt").await.unwrap();
     asked(&mut waits).await;
     let talk = conversation(&host);
     let mut reply = talk.send("write a.txt").await.unwrap();
     let call = asked(&mut reply).await;
-    let changed = |bytes: usize| {
-        let input = json!({ "path": "b".repeat(bytes) });
-        Consent::Changed(RawJson::of(&input).unwrap())
-    };
 
     // Kept once for the call, and once in the message that the model reads.
     let refused = talk
         .approve(call.clone(), changed(60_000))
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), "overloaded");
+
+    talk.approve(call, changed(10_000)).await.unwrap();
+    reply.outcome().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_that_a_person_changed_count_as_stored_bytes() {
+    let host = asks(Limits::default()).await;
+    let quotas = Quotas {
+        stored_bytes_max: Some(150_000),
+        ..Quotas::default()
+    };
+    host.configure_tenant(&"acme".try_into().unwrap(), TenantConfig::new().quotas(quotas))
+        .await
+        .unwrap();
+    let talk = conversation(&host);
+    let mut reply = talk.send("write a.txt").await.unwrap();
+    let call = asked(&mut reply).await;
+
+    let refused = talk
+        .approve(call.clone(), changed(100_000))
         .await
         .unwrap_err();
     assert_eq!(refused.code(), "overloaded");

@@ -282,6 +282,43 @@ async fn waiting_prompts_count_as_memory_after_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn tools_and_schemas_of_prompts_count_as_memory_after_a_restart() {
+    let store = store();
+    let make = async || {
+        builder(&model())
+            .shared_sessions(store.clone())
+            .limits(limits())
+            .build()
+            .await
+            .unwrap()
+    };
+    let first = make().await;
+    let schema = |bytes: usize| {
+        let schema = json!({ "type": "object", "description": "x".repeat(bytes) });
+        RawJson::of(&schema).unwrap()
+    };
+    let tool = ToolDefinition {
+        name: "theirs".to_owned(),
+        description: String::new(),
+        input_schema: schema(60_000),
+    };
+    // Of a round that is open, and of a prompt that waits.
+    let conversation = first.tenant("acme").conversation("c-1");
+    let open = conversation.send("hang").client_tools([tool]);
+    let open = open.await.unwrap();
+    let waits = conversation.send("hang").output_schema(schema(50_000));
+    let waits = waits.await.unwrap();
+    let before = first.tenant("acme").usage().unwrap().memory_bytes;
+    drop((open, waits, first));
+    let second = make().await;
+    second.resume_interrupted().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+
+    let after = second.tenant("acme").usage().unwrap().memory_bytes;
+    assert!(before > 110_000 && after > 110_000, "{before} and {after}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_waits_for_a_round_has_a_bound() {
     let host = builder(&model()).build().await.unwrap();
     let conversation = host.tenant("acme").conversation("c-1");

@@ -46,6 +46,19 @@ pub struct AcceptedPrompt {
     pub client_tools: Option<Arc<ClientTools>>,
 }
 
+impl AcceptedPrompt {
+    /// Bytes of what it holds in memory until its round ends.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, Message::kept_bytes)
+            + brought_bytes(self.output_schema.as_ref(), self.client_tools.as_deref())
+    }
+}
+
+/// Bytes of a schema of the answer and of tools that a caller brings.
+fn brought_bytes(schema: Option<&RawJson>, tools: Option<&ClientTools>) -> usize {
+    schema.map_or(0, |schema| schema.as_str().len()) + tools.map_or(0, ClientTools::bytes)
+}
+
 /// A request that the answer be JSON of a schema.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the field names say it")]
@@ -128,9 +141,12 @@ impl OpenRound {
         self.client_tools.as_ref()?.get(name)
     }
 
-    /// Bytes of injected messages, and of inputs and results of calls that are not in the history yet.
+    /// Bytes of injected messages, of inputs and results of calls that are not in the history yet, and
+    /// of what the round's prompt brought beside its text.
     pub(super) fn waiting_bytes(&self) -> usize {
-        let injected = self.pending.iter().map(Message::kept_bytes).sum::<usize>();
+        let schema = self.output.as_ref().map(|output| &output.schema);
+        let injected = self.pending.iter().map(Message::kept_bytes).sum::<usize>()
+            + brought_bytes(schema, self.client_tools.as_deref());
         let Phase::Batch(batch) = &self.phase else {
             return injected;
         };
