@@ -108,11 +108,12 @@ impl Bounded {
         }
     }
 
-    /// The body of a success, within the bounds of a message.
+    /// The body of a success, within the bounds of a message and at the pace of the connection.
     async fn message(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
         let mut body = Vec::new();
         let mut scan = Scan::default();
         while let Some(part) = response.chunk().await? {
+            self.intake.take(&part).await;
             let taken = scan.take(&part);
             taken.map_err(|problem| {
                 StreamableHttpError::UnexpectedServerResponse(self.fault.refuse(&problem).into())

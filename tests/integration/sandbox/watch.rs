@@ -254,3 +254,46 @@ async fn crowds_that_read_the_list_of_mounts_stand_still_for_commands_that_begin
     eprintln!("note: beside readers of the mounts: {times:?}");
     assert!(times[5] < Duration::from_secs(5), "{times:?}");
 }
+
+/// Commands also begin slowly because many begin at once, and then no crowd is the reason.
+#[tokio::test]
+async fn a_large_build_goes_on_while_commands_of_others_begin_all_the_time() {
+    let _alone = MACHINE.lock().await;
+    let spawner = Spawner::start().unwrap().among_tenants();
+    let test = "a_large_build_goes_on_while_commands_of_others_begin_all_the_time";
+    let make = || SandboxFixture::with(test, Boundary::Bubblewrap, ExecLimits::default(), &spawner);
+    let (Some(built), Some(other)) = (make(), make()) else {
+        return;
+    };
+    let cancel = CancellationToken::new();
+    let of = |tenant: &str, command: &str| Exec {
+        tenant: Some(tenant.parse().unwrap()),
+        timeout: TIME * 3,
+        ..Exec::new(command)
+    };
+    let build = "for n in $(seq 100); do sleep 60 & done; while sleep 0.05; do echo >> ticks; done";
+    let build = built.sandbox.exec(of("acme", build), cancel.clone());
+    let ticks = || fs::read(built.path("ticks")).map_or(0, |ticks| ticks.len());
+    let others = async {
+        let _ends = cancel.clone().drop_guard();
+        let waits = other
+            .sandbox
+            .exec(of("eta", "sleep 4"), CancellationToken::new());
+        waits.await.unwrap(); // The build gives way by then.
+        let (begun, before) = (Instant::now(), ticks());
+        while begun.elapsed() < Duration::from_secs(6) {
+            let begin = || {
+                other
+                    .sandbox
+                    .exec(of("zeta", "true"), CancellationToken::new())
+            };
+            futures_util::future::join_all((0..8).map(|_| begin())).await;
+        }
+        (ticks() - before) as f64 / begun.elapsed().as_secs_f64()
+    };
+
+    let (_, per_second) = tokio::join!(build, others);
+
+    eprintln!("note: a build beside commands that begin: {per_second:.1} of 20 steps a second");
+    assert!(per_second > 5.0, "{per_second} of 20 steps a second");
+}

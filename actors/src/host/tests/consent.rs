@@ -156,9 +156,12 @@ async fn arguments_that_a_person_changed_count_as_stored_bytes() {
         stored_bytes_max: Some(150_000),
         ..Quotas::default()
     };
-    host.configure_tenant(&"acme".try_into().unwrap(), TenantConfig::new().quotas(quotas))
-        .await
-        .unwrap();
+    host.configure_tenant(
+        &"acme".try_into().unwrap(),
+        TenantConfig::new().quotas(quotas),
+    )
+    .await
+    .unwrap();
     let talk = conversation(&host);
     let mut reply = talk.send("write a.txt").await.unwrap();
     let call = asked(&mut reply).await;
