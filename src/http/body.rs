@@ -35,15 +35,17 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 /// which takes less than a millisecond.
 pub(super) const WORKED_IN_PLACE_MAX: usize = 64 * 1024;
 
-/// Values of a body. The shortest message in a body of the largest size takes half a kilobyte in
-/// memory and 30 bytes in the body, so the size alone does not bound what a body becomes.
-const VALUES_MAX: usize = 1_000_000;
+/// Values of a body, and bytes that each takes of the tenant's room: the shortest message takes half a
+/// kilobyte in memory and 30 bytes in the body, so the size alone does not bound what a body becomes.
+const VALUES_MAX: usize = 500_000;
+const VALUE_BYTES: usize = 160;
 
 /// A JSON body of a tenant's request, within the general size limit.
 pub(super) struct Json<T>(pub(super) T);
 
-/// A JSON body of a tenant's request that carries messages. Its size limit is that of a prompt.
-pub(super) struct Messages<T>(pub(super) T);
+/// A JSON body of a tenant's request that carries messages, and the room that it takes until they are
+/// stored. Its size limit is that of a prompt.
+pub(super) struct Messages<T>(pub(super) T, pub(super) BodyRoom);
 
 /// A JSON body of an operator's request.
 pub(super) struct AdminJson<T>(pub(super) T);
@@ -53,7 +55,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Json<T> {
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
         let bytes_max = app.config.bounds.body_bytes_max;
-        read(request, app, bytes_max, |parsed, _| parsed)
+        read(request, app, bytes_max, |parsed, _, _| parsed)
             .await
             .map(Self)
     }
@@ -63,18 +65,16 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for Messages<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Problem> {
-        read_messages(request, app, |parsed, _| parsed)
-            .await
-            .map(Self)
+        read_messages(request, app, |parsed, _, room| Self(parsed, room)).await
     }
 }
 
 /// Reads and parses a body that carries messages. `convert` runs where the body is parsed: for a
-/// large one on a blocking thread. Its second argument is whether the body is large.
+/// large one on a blocking thread. Its other arguments are whether the body is large, and its room.
 pub(super) async fn read_messages<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     request: Request,
     app: &App,
-    convert: impl FnOnce(T, bool) -> U + Send + 'static,
+    convert: impl FnOnce(T, bool, BodyRoom) -> U + Send + 'static,
 ) -> Result<U, Problem> {
     read(
         request,
@@ -100,7 +100,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<App> for AdminJson<T> {
         )
         .await?;
         let place = (&app.parses, None);
-        parse(place, parts.headers, bytes, |parsed, _| Self(parsed)).await
+        let convert = |parsed, _, ()| Self(parsed);
+        parse(place, parts.headers, bytes, |_| Ok(()), convert).await
     }
 }
 
@@ -122,7 +123,8 @@ pub(super) async fn optional<T: DeserializeOwned + Default + Send + 'static>(
         Ok(T::default())
     } else {
         let place = (&app.parses, None);
-        parse(place, parts.headers, bytes, |parsed, _| parsed).await
+        let convert = |parsed, _, ()| parsed;
+        parse(place, parts.headers, bytes, |_| Ok(()), convert).await
     }
 }
 
@@ -132,7 +134,7 @@ async fn read<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     request: Request,
     app: &App,
     bytes_max: usize,
-    convert: impl FnOnce(T, bool) -> U + Send + 'static,
+    convert: impl FnOnce(T, bool, BodyRoom) -> U + Send + 'static,
 ) -> Result<U, Problem> {
     let (mut parts, body) = request.into_parts();
     let Caller(tenant) = Caller::from_request_parts(&mut parts, app).await?;
@@ -143,16 +145,12 @@ async fn read<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
     if now != tenant {
         return Err(unauthorized("unknown key"));
     }
-    parse(
-        (&app.parses, Some(tenant)),
-        parts.headers,
-        bytes,
-        move |parsed, is_large| {
-            let _held = room;
-            convert(parsed, is_large)
-        },
-    )
-    .await
+    let admit = move |count: usize| {
+        room.take(count * VALUE_BYTES)?;
+        Ok(room)
+    };
+    let place = (&app.parses, Some(tenant));
+    parse(place, parts.headers, bytes, admit, convert).await
 }
 
 /// Reads a body within the bounds of time and size, and into `room` if it counts there.
@@ -240,18 +238,34 @@ async fn collect_from(
     }
 }
 
-/// Parses a body and converts what it says, in one place.
-async fn parse<T: DeserializeOwned + Send + 'static, U: Send + 'static>(
+/// Parses a body and converts what it says, in one place. `admit` takes the number of its values, and
+/// returns what is held for them.
+async fn parse<T: DeserializeOwned + Send + 'static, R, U: Send + 'static>(
     place: (&Arc<FairPlaces>, Owner),
     headers: HeaderMap,
     bytes: Bytes,
-    convert: impl FnOnce(T, bool) -> U + Send + 'static,
+    admit: impl FnOnce(usize) -> Result<R, Problem> + Send + 'static,
+    convert: impl FnOnce(T, bool, R) -> U + Send + 'static,
 ) -> Result<U, Problem> {
     let is_large = bytes.len() > WORKED_IN_PLACE_MAX;
     worked(place, is_large, move || {
-        parse_here(&headers, &bytes).map(|parsed| convert(parsed, is_large))
+        let held = admit(counted(&bytes)?)?;
+        let parsed = parse_here(&headers, &bytes)?;
+        Ok(convert(parsed, is_large, held))
     })
     .await?
+}
+
+/// The number of a body's values, within the limit.
+fn counted(bytes: &[u8]) -> Result<usize, Problem> {
+    match values(bytes) {
+        count if count <= VALUES_MAX => Ok(count),
+        _ => Err(Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too_large",
+            format!("the JSON of a body is limited to {VALUES_MAX} values"),
+        )),
+    }
 }
 
 /// Works on a body, on what was made of it, or on an answer: on a small one here, on a large one on a
@@ -295,13 +309,6 @@ fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "not_json",
             detail,
-        ));
-    }
-    if bytes.len() > VALUES_MAX && values(bytes) > VALUES_MAX {
-        return Err(Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "too_large",
-            format!("the JSON of a body is limited to {VALUES_MAX} values"),
         ));
     }
     // An array would be read as the fields of a struct in their order, and `[]` as all defaults.
@@ -439,8 +446,9 @@ mod tests {
         let body = format!(r#"{{"text":"{}"}}"#, "x".repeat(length));
         let json = HeaderValue::from_static("application/json");
         let headers = HeaderMap::from_iter([(header::CONTENT_TYPE, json)]);
-        let convert = |value: ParsedOn, is_large| (is_large, value.0, std::thread::current().id());
-        let parsing = parse((&places, None), headers, body.into(), convert);
+        let convert =
+            |value: ParsedOn, is_large, ()| (is_large, value.0, std::thread::current().id());
+        let parsing = parse((&places, None), headers, body.into(), |_| Ok(()), convert);
         parsing.await.unwrap()
     }
 

@@ -384,7 +384,7 @@ impl Connection {
     }
 
     async fn read_list(&self) -> Result<Listed, McpError> {
-        let mut tools = definitions::ToolList::new(&self.masker);
+        let mut tools = definitions::ToolList::new(self.masker.clone());
         let mut cursor = None;
         for page in 0.. {
             if page == PAGES_MAX {
@@ -405,7 +405,16 @@ impl Connection {
             match answer.map_err(|error| self.error(error))? {
                 ServerResult::ListToolsResult(list) => {
                     cursor = list.next_cursor;
-                    if !tools.take(list.tools) {
+                    // A worker that compiles a thousand schemas serves no other tenant meanwhile.
+                    let convert = move || {
+                        let goes_on = tools.take(list.tools);
+                        (tools, goes_on)
+                    };
+                    let converted = tokio::task::spawn_blocking(convert).await;
+                    let goes_on;
+                    (tools, goes_on) =
+                        converted.map_err(|_| self.failed("its list of tools was not read"))?;
+                    if !goes_on {
                         break;
                     }
                 }

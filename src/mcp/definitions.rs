@@ -211,8 +211,8 @@ pub(super) fn masked(value: Value, mask: &dyn Fn(&str) -> String) -> Value {
 
 /// A server's list of tools, taken page by page. A page is converted before the next is asked for, and
 /// all pages together have the bounds of one message: what a page holds in memory is much more.
-pub(super) struct ToolList<'a> {
-    masker: &'a Masker,
+pub(super) struct ToolList {
+    masker: Arc<Masker>,
     listed: usize,
     size: Scan,
     /// States that the patterns of further tools may have.
@@ -226,8 +226,8 @@ pub(super) struct ToolList<'a> {
     cut: Option<String>,
 }
 
-impl<'a> ToolList<'a> {
-    pub(super) fn new(masker: &'a Masker) -> Self {
+impl ToolList {
+    pub(super) fn new(masker: Arc<Masker>) -> Self {
         Self {
             masker,
             listed: 0,
@@ -241,7 +241,7 @@ impl<'a> ToolList<'a> {
         }
     }
 
-    /// Takes a page; `false` if no further one counts.
+    /// Takes a page; `false` if no further one counts. Takes up to a second: each schema is compiled.
     pub(super) fn take(&mut self, tools: Vec<Tool>) -> bool {
         for tool in tools {
             if self.listed == TOOLS_MAX {
@@ -262,7 +262,7 @@ impl<'a> ToolList<'a> {
     }
 
     fn take_one(&mut self, tool: &Tool) {
-        let problem = match definition(tool, self.masker, &mut self.states_left) {
+        let problem = match definition(tool, &self.masker, &mut self.states_left) {
             Ok(definition) if self.names.insert(definition.name.clone()) => {
                 self.taken.push(definition);
                 return;
@@ -316,8 +316,11 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn definitions(tools: &[Tool], masker: &Masker) -> (Arc<[McpToolDefinition]>, Vec<String>) {
-        let mut list = ToolList::new(masker);
+    fn definitions(
+        tools: &[Tool],
+        masker: &Arc<Masker>,
+    ) -> (Arc<[McpToolDefinition]>, Vec<String>) {
+        let mut list = ToolList::new(masker.clone());
         list.take(tools.to_vec());
         list.end()
     }
@@ -332,8 +335,7 @@ mod tests {
                 tool(json!({"name": format!("{name}-small"), "inputSchema": {}})),
             ]
         };
-        let masker = Masker::default();
-        let mut list = ToolList::new(&masker);
+        let mut list = ToolList::new(Arc::default());
 
         let pages = (0..64).take_while(|at| list.take(page(*at))).count();
         let (taken, left_out) = list.end();
@@ -349,8 +351,7 @@ mod tests {
 
     #[test]
     fn the_patterns_of_all_tools_of_a_server_are_bounded_together() {
-        let masker = Masker::default();
-        let mut list = ToolList::new(&masker);
+        let mut list = ToolList::new(Arc::default());
         let with = |n: usize, pattern: &str| {
             let schema = json!({ "properties": { "a": { "pattern": pattern } } });
             tool(json!({ "name": format!("t{n}"), "inputSchema": schema }))
@@ -449,7 +450,7 @@ mod tests {
                 tool(json!({"name": "a", "description": "1", "inputSchema": {}})),
                 tool(json!({"name": "a", "description": "2", "inputSchema": {}})),
             ],
-            &Masker::default(),
+            &Arc::new(Masker::default()),
         );
         assert_eq!(
             (taken.len(), taken[0].description.as_str(), left_out.len()),
@@ -459,7 +460,7 @@ mod tests {
         let bad: Vec<Tool> = (0..100)
             .map(|n| tool(json!({"name": n.to_string(), "inputSchema": {"type": "string"}})))
             .collect();
-        let (_, left_out) = definitions(&bad, &Masker::default());
+        let (_, left_out) = definitions(&bad, &Arc::new(Masker::default()));
         assert_eq!(
             (left_out.len(), left_out[16].as_str()),
             (17, "84 more tools, for similar reasons")

@@ -103,6 +103,25 @@ impl Tenant {
     }
 }
 
+/// What a tenant may still take for the histories of open rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MemoryLeft {
+    /// Some.
+    Some,
+    /// None: results of tools and long answers wait for another time. Short answers of rounds that end
+    /// go beyond the limit.
+    None,
+    /// The limit is passed by a quarter: rounds end before their next model call.
+    Exceeded,
+}
+
+impl MemoryLeft {
+    /// Whether there is none.
+    pub(crate) fn is_none(self) -> bool {
+        self != Self::Some
+    }
+}
+
 /// The bytes that the history of one conversation takes while it works: they count from the first
 /// prompt to the end of the last round. Dropping the value gives them back.
 #[derive(Debug)]
@@ -161,13 +180,21 @@ impl HistoryBytes {
         Ok(())
     }
 
-    /// Whether the tenant has taken all that it may, and other conversations than this one a part.
-    pub(crate) fn is_full(&self) -> bool {
+    /// What the tenant may still take. There is always some for a conversation that has taken all
+    /// that is in use.
+    pub(crate) fn left(&self) -> MemoryLeft {
         let own = self.bytes + self.prompts;
         let of_tenant = self.tenant.memory.bytes();
         let of_host = &self.tenant.host_memory;
-        !self.tenant.memory.fits(of_tenant, 0, own, 0)
-            || !of_host.fits(of_host.bytes(), 0, own, of_tenant)
+        let fits = |tolerated: fn(u64) -> u64| {
+            self.tenant.memory.fits(tolerated(of_tenant), 0, own, 0)
+                && of_host.fits(tolerated(of_host.bytes()), 0, own, tolerated(of_tenant))
+        };
+        match (fits(|bytes| bytes), fits(|bytes| bytes / 5 * 4)) {
+            (true, _) => MemoryLeft::Some,
+            (false, true) => MemoryLeft::None,
+            (false, false) => MemoryLeft::Exceeded,
+        }
     }
 
     /// Sets the bytes of a conversation that works already, also beyond the limits: its round is not

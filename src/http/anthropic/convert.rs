@@ -3,14 +3,13 @@
 use callboard_actors::chat::{
     ContentBlock, Effort, ModelParameters, RawJson, Thinking, ToolChoice, ToolDefinition,
 };
-use serde_json::Value;
 
 use super::wire::{
     ChoiceTaken, FormatTaken, MessageTaken, MessagesRequest, ThinkingTaken, ToolTaken,
 };
 use crate::http::{
     api::Content,
-    compat::{Speaker, Transcript, Turn},
+    compat::{Given, Speaker, Transcript, Turn},
     error::Problem,
 };
 
@@ -115,28 +114,24 @@ fn text_of(content: Content, pointer: &str) -> Result<String, Problem> {
 
 /// Refuses what an answer without it would misrepresent.
 pub(super) fn refuse(request: &MessagesRequest) -> Result<(), Problem> {
-    let is_given = |value: &Option<Value>| {
-        let is_empty = |value: &Value| value.is_null() || *value == Value::Array(Vec::new());
-        value.as_ref().is_some_and(|value| !is_empty(value))
-    };
-    for (value, pointer, detail) in [
+    for (Given(is_given), pointer, detail) in [
         (
-            &request.mcp_servers,
+            request.mcp_servers,
             "/mcp_servers",
             "the operator of this host configures MCP servers",
         ),
         (
-            &request.container,
+            request.container,
             "/container",
             "this host has no containers",
         ),
         (
-            &request.prefill,
+            request.prefill,
             "/prefill",
             "an answer cannot be begun by the client",
         ),
     ] {
-        if is_given(value) {
+        if is_given {
             return Err(Problem::invalid(pointer, detail));
         }
     }
@@ -158,7 +153,7 @@ pub(super) fn tools(tools: Option<Vec<ToolTaken>>) -> Result<Vec<ToolDefinition>
         Ok(ToolDefinition {
             name: tool.name,
             description: tool.description.unwrap_or_default(),
-            input_schema: raw(&schema, at("input_schema"))?,
+            input_schema: bounded(&schema, at("input_schema"))?,
         })
     };
     let tools = tools.unwrap_or_default().into_iter();
@@ -238,7 +233,7 @@ pub(super) fn schema(request: &MessagesRequest) -> Result<Option<RawJson>, Probl
         FormatTaken {
             kind,
             schema: Some(schema),
-        } if kind == "json_schema" => raw(schema, format!("{pointer}/schema")).map(Some),
+        } if kind == "json_schema" => bounded(schema, format!("{pointer}/schema")).map(Some),
         _ => Err(Problem::invalid(
             pointer,
             "must be `json_schema` with a `schema`",
@@ -246,6 +241,8 @@ pub(super) fn schema(request: &MessagesRequest) -> Result<Option<RawJson>, Probl
     }
 }
 
-fn raw(value: &Value, pointer: String) -> Result<RawJson, Problem> {
-    RawJson::of(value).map_err(|error| Problem::invalid(pointer, error.to_string()))
+/// The schema, if it is nested as deep as the host allows at most.
+fn bounded(schema: &RawJson, pointer: String) -> Result<RawJson, Problem> {
+    RawJson::from_text(schema.as_str())
+        .map_err(|error| Problem::invalid(pointer, error.to_string()))
 }

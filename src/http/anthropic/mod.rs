@@ -80,6 +80,7 @@ pub(super) async fn create(
         request,
         transcript,
         is_large,
+        room,
     } = asked;
     let model = model::check_model(&app, &tenant, &request.model)?;
     refuse(&request)?;
@@ -98,6 +99,7 @@ pub(super) async fn create(
         transcript: transcript?,
         is_large,
         streams,
+        room,
     };
     let call_made = Call::begin(&app, &tenant, ask)
         .await
@@ -139,6 +141,7 @@ pub(super) async fn count(
     let Asked {
         request,
         transcript,
+        room: _room,
         ..
     } = asked;
     model::check_model(&app, &tenant, &request.model)?;

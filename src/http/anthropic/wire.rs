@@ -1,11 +1,11 @@
 //! Wire types of Anthropic's Messages. Unknown fields are ignored.
 
-use callboard_actors::chat::{ContentBlock, Temperature, ToolUseBlock, Usage};
+use callboard_actors::chat::{ContentBlock, RawJson, Temperature, ToolUseBlock, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::http::api::Content;
+use crate::http::{api::Content, compat::Given};
 
 /// A request for a message. Other fields of Anthropic's API are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -56,15 +56,15 @@ pub(in crate::http) struct MessagesRequest {
     /// Refused with 400: tools of Anthropic's servers.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) mcp_servers: Option<Value>,
+    pub(super) mcp_servers: Given,
     /// Refused with 400: a container on Anthropic's servers.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) container: Option<Value>,
+    pub(super) container: Given,
     /// Refused with 400: the beginning of the answer.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) prefill: Option<Value>,
+    pub(super) prefill: Given,
 }
 
 /// A request to count tokens: the fields of a request for a message that are sent to the model.
@@ -103,7 +103,7 @@ pub(super) struct ToolTaken {
     #[serde(default)]
     pub(super) description: Option<String>,
     #[serde(default)]
-    pub(super) input_schema: Option<Value>,
+    pub(super) input_schema: Option<RawJson>,
 }
 
 /// Whether the model may or must call a tool.
@@ -139,7 +139,7 @@ pub(super) struct FormatTaken {
     #[serde(rename = "type")]
     pub(super) kind: String,
     #[serde(default)]
-    pub(super) schema: Option<Value>,
+    pub(super) schema: Option<RawJson>,
 }
 
 /// A message of the model.

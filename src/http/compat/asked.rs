@@ -4,7 +4,11 @@ use axum::extract::{FromRequest, Request};
 use serde::de::DeserializeOwned;
 
 use super::Transcript;
-use crate::http::{body::read_messages, error::Problem, shared::App};
+use crate::http::{
+    body::read_messages,
+    error::Problem,
+    shared::{App, BodyRoom},
+};
 
 /// A request that brings a history.
 pub(in crate::http) trait BringsHistory {
@@ -23,14 +27,17 @@ pub(in crate::http) struct Asked<T> {
     pub(in crate::http) transcript: Result<Transcript, Problem>,
     /// Whether work on the history would keep a worker thread from other requests.
     pub(in crate::http) is_large: bool,
+    /// Room for the request, as long as it waits to be stored.
+    pub(in crate::http) room: BodyRoom,
 }
 
 impl<T: BringsHistory> Asked<T> {
-    fn of(mut request: T, is_large: bool) -> Self {
+    fn of(mut request: T, is_large: bool, room: BodyRoom) -> Self {
         Self {
             transcript: request.take_history(),
             request,
             is_large,
+            room,
         }
     }
 }

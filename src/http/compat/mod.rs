@@ -8,6 +8,7 @@
 mod asked;
 mod count;
 pub(super) mod guard;
+mod loose;
 pub(super) mod model;
 pub(super) mod steps;
 mod streamed;
@@ -31,6 +32,7 @@ use callboard_actors::{
 pub(super) use self::{
     asked::{Asked, BringsHistory},
     count::count_tokens,
+    loose::{Given, Loose, LooseText, Skipped},
     steps::{Ended, Step},
     streamed::{Encoder, Out, data, event, respond},
     transcript::{Speaker, Transcript, Turn, instructions_in},
@@ -43,7 +45,7 @@ use self::{
 use super::{
     body::{WORKED_IN_PLACE_MAX, worked},
     error::Problem,
-    shared::{App, Watching, scope},
+    shared::{App, BodyRoom, Watching, scope},
 };
 
 /// The conversation that a call belongs to.
@@ -74,6 +76,8 @@ pub(super) struct Ask {
     pub(super) parameters: ModelParameters,
     /// Whether the answer is streamed.
     pub(super) streams: bool,
+    /// Room for the request until it is stored.
+    pub(super) room: BodyRoom,
 }
 
 /// Where a call is found in its conversation: a round that waits for its client has several.
@@ -151,6 +155,7 @@ impl Call {
             }
             (send.await?, HashSet::new())
         };
+        drop(ask.room); // The prompt counts as memory of its tenant now.
         guard.round(&reply);
         let mut call = Self {
             reply,

@@ -97,6 +97,12 @@ pub(in crate::http) fn event(kind: &str, value: &impl Serialize) -> Bytes {
 pub(in crate::http) fn data(value: &impl Serialize) -> Bytes {
     let mut out = b"data: ".to_vec();
     let _ = serde_json::to_writer(&mut out, value); // Writing to memory cannot fail.
+    // A schema is written as the client wrote it. Outside of texts, a line break is white space.
+    for byte in &mut out {
+        if matches!(byte, b'\n' | b'\r') {
+            *byte = b' ';
+        }
+    }
     out.extend_from_slice(b"\n\n");
     out.into()
 }

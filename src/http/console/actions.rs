@@ -59,16 +59,17 @@ async fn sent(app: &App, form: &Form, id: &str, on_busy: WhenBusy) -> Result<(),
         tools: Vec::new(),
         tool_choice: None,
     };
-    let caller = Caller(form.tenant()?);
+    let tenant = form.tenant()?;
+    let room = app.body_room(&tenant);
     let id = Path(id.to_owned());
     messages::send(
         State(app.clone()),
-        caller,
+        Caller(tenant),
         key.into(),
         None,
         id,
         headers,
-        body::Messages(request),
+        body::Messages(request, room),
     )
     .await?;
     Ok(())
@@ -93,10 +94,10 @@ pub(super) async fn send(
         "steer" => WhenBusy::Steer,
         "interrupt" => WhenBusy::Interrupt,
         "inject" => {
-            let caller = Caller(form.tenant()?);
+            let tenant = form.tenant()?;
             let text = form.fields.get("content").into_owned();
-            let inject = body::Messages(Inject { id: None, text });
-            control::inject(State(app), caller, Path(id.clone()), inject).await?;
+            let inject = body::Messages(Inject { id: None, text }, app.body_room(&tenant));
+            control::inject(State(app), Caller(tenant), Path(id.clone()), inject).await?;
             return Ok(back(&id));
         }
         _ => WhenBusy::Queue,

@@ -368,8 +368,9 @@ pub(super) async fn start(State(app): State<App>, form: Form) -> Result<Response
         deadline_ms: None,
         retry_failed: false,
     };
-    let caller = Caller(form.tenant()?);
-    let (_, Json(started)) = fan_outs::start(State(app), caller, body::Messages(request)).await?;
+    let tenant = form.tenant()?;
+    let request = body::Messages(request, app.body_room(&tenant));
+    let (_, Json(started)) = fan_outs::start(State(app), Caller(tenant), request).await?;
     Ok(see_other(&path(&started.name)))
 }
 

@@ -4,11 +4,13 @@ use callboard_actors::chat::{
     ContentBlock, RawJson, ToolChoice, ToolDefinition, ToolResultBlock, ToolResultContent,
     ToolUseBlock,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::wire::{ChatRequest, ChatTool, MessageContent, Part, RequestMessage};
+use super::wire::{
+    ChatRequest, ChatTool, ChoiceTaken, MessageContent, NamedChoice, Part, RequestMessage,
+};
 use crate::http::{
-    compat::{Speaker, Transcript, Turn},
+    compat::{Loose, Speaker, Transcript, Turn},
     error::Problem,
 };
 
@@ -57,7 +59,7 @@ pub(super) fn transcript(request: &ChatRequest) -> Result<Transcript, Problem> {
 
 /// Refuses what an answer without it would misrepresent.
 fn refuse(request: &ChatRequest) -> Result<(), Problem> {
-    if is_given(&request.functions) {
+    if request.functions.0 {
         let detail = "is the older form: declare the functions in `tools`";
         return Err(unsupported("/functions", detail));
     }
@@ -72,17 +74,11 @@ fn refuse(request: &ChatRequest) -> Result<(), Problem> {
         let detail = format!("{other:?} is not supported: answers are text");
         return Err(unsupported("/modalities", detail));
     }
-    if is_given(&request.web_search_options) {
+    if request.web_search_options.0 {
         let detail = "is a tool of OpenAI's servers; configure one on this host";
         return Err(unsupported("/web_search_options", detail));
     }
     Ok(())
-}
-
-fn is_given(value: &Option<Value>) -> bool {
-    value
-        .as_ref()
-        .is_some_and(|value| !value.is_null() && value != &json!([]))
 }
 
 pub(super) fn unsupported(pointer: impl Into<String>, detail: impl Into<String>) -> Problem {
@@ -110,31 +106,41 @@ pub(super) fn tools(tools: &[ChatTool]) -> Result<Vec<ToolDefinition>, Problem> 
 }
 
 /// The schema of a function's arguments; one without parameters takes an empty object.
-pub(super) fn schema_of(parameters: Option<&Value>) -> RawJson {
-    let none = || json!({ "type": "object", "properties": {} });
-    let schema = parameters.filter(|value| !value.is_null()).cloned();
-    RawJson::of(&schema.unwrap_or_else(none)).unwrap_or_else(|_| RawJson::empty_object())
+pub(super) fn schema_of(parameters: Option<&RawJson>) -> RawJson {
+    let none = || RawJson::of(&json!({ "type": "object", "properties": {} })).ok();
+    let schema = parameters.cloned().or_else(none);
+    schema.unwrap_or_else(RawJson::empty_object)
 }
 
-/// Whether the model may or must call a tool, in the forms of Chat Completions and of Responses.
-pub(super) fn tool_choice(choice: Option<&Value>) -> Result<Option<ToolChoice>, Problem> {
-    let Some(choice) = choice.filter(|choice| !choice.is_null()) else {
-        return Ok(None);
+/// Whether the model may or must call a tool.
+pub(super) fn tool_choice(choice: &ChoiceTaken) -> Result<Option<ToolChoice>, Problem> {
+    let named = match choice {
+        Loose::None => return Ok(None),
+        Loose::Text(word) => match word.as_str() {
+            "auto" => return Ok(None),
+            "none" => return Ok(Some(ToolChoice::None)),
+            "required" => return Ok(Some(ToolChoice::Any)),
+            _ => None,
+        },
+        Loose::Object(choice) if choice.kind.as_str() == Some("function") => name_of(choice),
+        Loose::Object(_) | Loose::List(_) | Loose::Other => None,
     };
-    let name = || {
-        let nested = choice.pointer("/function/name").and_then(Value::as_str);
-        nested.or(choice.get("name").and_then(Value::as_str))
+    let detail = "must be `auto`, `none`, `required` or a function";
+    let name = named.ok_or_else(|| unsupported("/tool_choice", detail))?;
+    Ok(Some(ToolChoice::Named(name.to_owned())))
+}
+
+fn name_of(choice: &NamedChoice) -> Option<&str> {
+    let nested = match &choice.function {
+        Loose::Object(function) => function.name.as_str(),
+        _ => None,
     };
-    match (choice.as_str(), choice["type"].as_str(), name()) {
-        (Some("auto"), ..) => Ok(None),
-        (Some("none"), ..) => Ok(Some(ToolChoice::None)),
-        (Some("required"), ..) => Ok(Some(ToolChoice::Any)),
-        (None, Some("function"), Some(name)) => Ok(Some(ToolChoice::Named(name.to_owned()))),
-        _ => Err(unsupported(
-            "/tool_choice",
-            "must be `auto`, `none`, `required` or a function",
-        )),
-    }
+    nested.or(choice.name.as_str())
+}
+
+/// A schema of the answer, if it is nested as deep as the host allows at most.
+pub(super) fn answer_schema(schema: &RawJson, pointer: &str) -> Result<RawJson, Problem> {
+    RawJson::from_text(schema.as_str()).map_err(|error| unsupported(pointer, error.to_string()))
 }
 
 /// The arguments of a call as an object. What is none is kept as it is, in one field.
@@ -231,6 +237,8 @@ pub(super) fn image(url: &str) -> Option<ContentBlock> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
 
     fn converted(messages: Value) -> Result<Transcript, (u16, Option<String>)> {
@@ -292,8 +300,7 @@ mod tests {
                 json!({ "model": "m", "messages": [{ "role": "user", "content": "a" }] });
             request[field] = value;
             let request: ChatRequest = serde_json::from_value(request).unwrap();
-            let tools =
-                tools(&request.tools).and_then(|_| tool_choice(request.tool_choice.as_ref()));
+            let tools = tools(&request.tools).and_then(|_| tool_choice(&request.tool_choice));
             let refused = transcript(&request).map(drop).and(tools.map(drop));
             refused.map_err(|problem| problem.pointer.unwrap_or_default())
         };

@@ -16,11 +16,11 @@ use callboard_actors::{chat::RawJson, ports::Clock as _, stream::StopReason};
 
 pub(super) use self::wire::ChatError;
 use self::{
-    convert::{tool_choice, tools, transcript, unsupported},
+    convert::{answer_schema, tool_choice, tools, transcript, unsupported},
     stream::Streamed,
     wire::{
         Answered, CallShown, ChatCompletion, ChatRequest, Choice, ErrorBody, ModelMeta, ModelShown,
-        Models,
+        Models, StreamOptions,
     },
 };
 use super::{
@@ -110,6 +110,7 @@ pub(super) async fn chat(
         request,
         transcript,
         is_large,
+        room,
     } = asked;
     let model = model::check_model(&app, &tenant, &request.model)?;
     let named = single_header(&headers, "x-conversation-id")?.map(str::to_owned);
@@ -122,16 +123,19 @@ pub(super) async fn chat(
         transcript: transcript?,
         is_large,
         tools: tools(&request.tools)?,
-        choice: tool_choice(request.tool_choice.as_ref())?,
+        choice: tool_choice(&request.tool_choice)?,
         schema: schema(&request)?,
         parameters: request.parameters(),
         streams,
+        room,
     };
+    let includes_usage = |options: &StreamOptions| options.include_usage;
+    let include_usage = request.stream_options.as_ref().is_some_and(includes_usage);
+    drop(request); // A round may take hours.
     let call = Call::begin(&app, &tenant, ask).await?;
     let id = format!("chatcmpl-{}", call.place().round);
     let created = SystemClock.now().0 / 1000;
     if streams {
-        let include_usage = request.stream_options.unwrap_or_default().include_usage;
         let streamed = Streamed {
             id,
             created,
@@ -221,10 +225,7 @@ fn schema(request: &ChatRequest) -> Result<Option<RawJson>, Problem> {
     ) {
         ("text", _) => Ok(None),
         ("json_schema", Some(schema)) => {
-            let raw = RawJson::from_text(schema.to_string());
-            raw.map(Some).map_err(|error| {
-                unsupported("/response_format/json_schema/schema", error.to_string())
-            })
+            answer_schema(schema, "/response_format/json_schema/schema").map(Some)
         }
         ("json_schema", None) => Err(unsupported(
             "/response_format/json_schema",

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use callboard_actors::chat::{Effort, ModelParameters, Temperature, ToolUseBlock};
+use callboard_actors::chat::{Effort, ModelParameters, RawJson, Temperature, ToolUseBlock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
+
+use crate::http::compat::{Given, Loose, LooseText, Skipped};
 
 /// A chat completion request. Other fields of OpenAI's API are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -35,18 +37,18 @@ pub(in crate::http) struct ChatRequest {
     /// `auto`, `none`, `required` or a function. All but `none` hold for the first model call.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) tool_choice: Option<Value>,
+    pub(super) tool_choice: ChoiceTaken,
     /// Only `["text"]` is supported.
     #[serde(default)]
     pub(super) modalities: Option<Vec<String>>,
     /// Refused with 422.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) web_search_options: Option<Value>,
+    pub(super) web_search_options: Given,
     /// Refused with 422: the older form of `tools`.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) functions: Option<Value>,
+    pub(super) functions: Given,
     /// Tokens of the longest answer.
     #[serde(default)]
     pub(super) max_completion_tokens: Option<u32>,
@@ -114,7 +116,30 @@ pub(super) struct Function {
     #[serde(default)]
     pub(super) description: Option<String>,
     #[serde(default)]
-    pub(super) parameters: Option<Value>,
+    pub(super) parameters: Option<RawJson>,
+}
+
+/// Whether the model may or must call a tool, in the forms of Chat Completions and of Responses.
+pub(super) type ChoiceTaken = Loose<Skipped, NamedChoice>;
+
+/// A function that the model must call.
+#[derive(Debug, Deserialize)]
+pub(super) struct NamedChoice {
+    #[serde(rename = "type", default)]
+    pub(super) kind: LooseText,
+    /// Of Responses.
+    #[serde(default)]
+    pub(super) name: LooseText,
+    /// Of Chat Completions.
+    #[serde(default)]
+    pub(super) function: Loose<Skipped, NamedFunction>,
+}
+
+/// The function of a choice.
+#[derive(Debug, Deserialize)]
+pub(super) struct NamedFunction {
+    #[serde(default)]
+    pub(super) name: LooseText,
 }
 
 /// A call that the model made, as the client sends it back.
@@ -172,7 +197,7 @@ pub(in crate::http) struct ResponseFormat {
 pub(in crate::http) struct JsonSchema {
     /// The JSON Schema that the answer must match.
     #[schema(value_type = Object)]
-    pub(super) schema: Option<Value>,
+    pub(super) schema: Option<RawJson>,
 }
 
 /// A message of the request.

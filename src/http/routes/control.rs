@@ -112,7 +112,7 @@ pub(in crate::http) async fn tool_results(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    Messages(sent): Messages<ToolResults>,
+    Messages(sent, _room): Messages<ToolResults>,
 ) -> Result<StatusCode, Problem> {
     if sent.results.is_empty() {
         return Err(Problem::invalid("/results", "must not be empty"));
@@ -137,7 +137,7 @@ pub(in crate::http) async fn inject(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    Messages(inject): Messages<Inject>,
+    Messages(inject, _room): Messages<Inject>,
 ) -> Result<StatusCode, Problem> {
     if inject.text.trim().is_empty() {
         return Err(Problem::invalid("/text", "must not be empty"));

@@ -33,7 +33,7 @@ pub(in crate::http) async fn put(
     State(app): State<App>,
     Caller(tenant): Caller,
     Path(id): Path<String>,
-    Messages(wanted): Messages<Configure>,
+    Messages(wanted, _room): Messages<Configure>,
 ) -> Result<Response, Problem> {
     let scope = scope(&tenant, &id)?;
     for (index, message) in wanted.messages.iter().flatten().enumerate() {

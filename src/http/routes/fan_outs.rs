@@ -50,7 +50,7 @@ const WAIT_MS_MAX: u64 = 60_000;
 pub(in crate::http) async fn start(
     State(app): State<App>,
     Caller(tenant): Caller,
-    Messages(request): Messages<FanOutRequest>,
+    Messages(request, _room): Messages<FanOutRequest>,
 ) -> Result<(StatusCode, Json<FanOutStarted>), Problem> {
     let count = request.tasks.len();
     if !(1..=TASKS_MAX).contains(&count) {

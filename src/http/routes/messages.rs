@@ -75,7 +75,7 @@ pub(in crate::http) async fn send(
     connection: Option<Extension<ConnectionRoom>>,
     Path(id): Path<String>,
     headers: HeaderMap,
-    Messages(request): Messages<MessageRequest>,
+    Messages(request, room): Messages<MessageRequest>,
 ) -> Result<Response, Problem> {
     let scope = scope(&tenant, &id)?;
     let form = Form::from_headers(&headers, request.stream)?;
@@ -113,6 +113,7 @@ pub(in crate::http) async fn send(
         send = send.tool_choice(choice);
     }
     let mut reply = send.await?;
+    drop(room);
 
     let replayed = reply.is_replayed();
     let mut response = match (form, watching) {

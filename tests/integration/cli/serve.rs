@@ -11,6 +11,7 @@ mod resumes;
 mod settings;
 mod strain;
 mod tools;
+mod trees;
 mod watchers;
 mod webhooks;
 

@@ -44,11 +44,17 @@ use crate::{
     limits::{LOOP_REFUSALS_MAX, MODEL_CRASHES_MAX, ROUND_CRASHES_MAX},
     ports::ProviderError,
     stream::{Failure, StopReason},
+    tenant::MemoryLeft,
     time::Timestamp,
 };
 
 /// The failure code of a round that ended because the tenant's storage quota is used up.
 pub(crate) const STORE_FULL_CODE: &str = "stored_bytes";
+
+/// Code of the failure of a round for which the host has no memory, and when to try again: other
+/// rounds end within seconds.
+const MEMORY_FULL_CODE: &str = "overloaded";
+const MEMORY_FULL_RETRY_MS: u64 = 5000;
 
 /// The failure code of a round that was ended because its tools ran in too many crashes, or its
 /// model call did.
@@ -291,6 +297,9 @@ pub fn advance(durable: &Durable, volatile: &Volatile, now: Timestamp, made: Dec
         (Phase::Ready, None) if volatile.is_store_full => {
             decision.finish(round, StopReason::Error, Some(store_full()))
         }
+        (Phase::Ready, None) if volatile.memory_left == MemoryLeft::Exceeded => {
+            decision.finish(round, StopReason::Error, Some(memory_full()))
+        }
         (Phase::Ready, None) if round.model_calls >= volatile.rules.tool_iterations_max => {
             decision.finish(round, StopReason::IterationLimit, None); // The round has used up its model calls.
         }
@@ -327,6 +336,16 @@ fn store_full() -> Failure {
         code: STORE_FULL_CODE.to_owned(),
         message,
         retry_after_ms: None,
+    }
+}
+
+/// The failure of a round whose host has no memory for another answer: the answers of many rounds
+/// would otherwise take what their prompts could not.
+fn memory_full() -> Failure {
+    Failure {
+        code: MEMORY_FULL_CODE.to_owned(),
+        message: "the host has no memory for a longer history now; try again later".to_owned(),
+        retry_after_ms: Some(MEMORY_FULL_RETRY_MS),
     }
 }
 

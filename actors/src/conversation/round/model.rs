@@ -10,7 +10,7 @@ use crate::{
     conversation::round::{
         DecisionBuilder, FailedAttempt, ModelOutcome,
         budget::{self, Bill},
-        context, failure, interrupted,
+        context, failure, interrupted, memory_full,
     },
     ids::WorkId,
     journal::{EntryBody, Phase, WithdrawReason},
@@ -39,17 +39,22 @@ pub(super) fn model_ended(
         ModelOutcome::Completed { blocks, completion } => {
             let cancelled = decision.volatile.cancelling.is_some();
             let keep_calls = !cancelled && runs_tools(completion.stop);
+            let has_memory = has_memory(decision, blocks);
+            let message = has_memory.then(|| assistant_message(blocks, keep_calls, true));
             decision.entry(EntryBody::Assistant {
                 step,
-                message: assistant_message(blocks, keep_calls, true),
+                message: message.flatten(),
                 stop: completion.stop,
                 raw_stop: completion.raw_stop.clone(),
                 usage: completion.usage.unwrap_or_default(),
                 failed_usage: bill.failed,
                 cost_micro_usd: bill.cost_micro_usd,
-                partial: cancelled,
+                partial: cancelled || !has_memory,
             });
             budget::settle(decision, &bill);
+            if !has_memory && !cancelled {
+                decision.finish(round, StopReason::Error, Some(memory_full()));
+            }
         }
         ModelOutcome::Failed {
             error: ProviderError::Auth { message },
@@ -121,6 +126,19 @@ pub(super) fn model_ended(
     }
 }
 
+/// Bytes of an answer that is kept although the host has no memory left: few models write more.
+const KEPT_ANSWER_BYTES: usize = 64 * 1024;
+
+/// Whether an answer enters the history: a long one needs memory.
+fn has_memory(decision: &DecisionBuilder<'_>, answer: &[ContentBlock]) -> bool {
+    let bytes = answer.iter().map(|block| match block {
+        ContentBlock::Text(text) => text.text.len(),
+        ContentBlock::ToolUse(call) => call.input.as_str().len(),
+        other => serde_json::to_vec(other).map_or(0, |json| json.len()),
+    });
+    !decision.volatile.memory_left.is_none() || bytes.sum::<usize>() <= KEPT_ANSWER_BYTES
+}
+
 /// Keeps what a call that failed or was canceled used, and its partial answer without the blocks
 /// that are not valid alone: tool calls, unsigned thinking.
 fn keep_partial(
@@ -129,7 +147,8 @@ fn keep_partial(
     partial: &[ContentBlock],
     bill: &Bill,
 ) {
-    let message = assistant_message(partial, false, false);
+    let kept = has_memory(decision, partial).then_some(partial);
+    let message = assistant_message(kept.unwrap_or_default(), false, false);
     let was_billed = !bill.failed.is_zero();
     if message.is_some() || was_billed {
         // Before the settlement: while a reservation is open, the settlement counts the usage.

@@ -78,7 +78,7 @@ pub(in crate::conversation) fn advance(
                 count.refusal(&decision.volatile.rules, before)
             });
             let error = error.flatten();
-            let error = error.or_else(|| decision.volatile.is_memory_full.then(no_memory));
+            let error = error.or_else(|| decision.volatile.memory_left.is_none().then(no_memory));
             Some(admission(decision, round, batch, call, error))
         };
         let (progress, admission) = match &call.state {

@@ -14,6 +14,7 @@ use crate::{
     ports::ToolSpec,
     small_map::SmallMap,
     stream::Failure,
+    tenant::MemoryLeft,
 };
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -103,8 +104,8 @@ pub struct Volatile {
     pub bounds_money: bool,
     /// Whether the tenant's storage quota is used up, read by the shell before this input.
     pub is_store_full: bool,
-    /// Whether there is no memory for further results of tools, read by the shell before this input.
-    pub is_memory_full: bool,
+    /// What the tenant may still take of memory, read by the shell before this input.
+    pub(crate) memory_left: MemoryLeft,
     /// Whether the host is shutting down, so that no round starts.
     pub draining: bool,
     /// Whether [`Input::Recovered`] was decided; before that, nothing advances.
@@ -128,7 +129,7 @@ impl Volatile {
             tenant_left: None,
             bounds_money: false,
             is_store_full: false,
-            is_memory_full: false,
+            memory_left: MemoryLeft::Some,
             draining: false,
             recovered: false,
         }

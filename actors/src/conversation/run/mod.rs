@@ -254,7 +254,7 @@ impl Live {
         self.volatile.tenant_left = self.budget_guard.tenant_left();
         self.volatile.bounds_money = self.budget_guard.bounds_money();
         self.volatile.is_store_full = self.tenant.stored().is_full();
-        self.volatile.is_memory_full = self.history_bytes.is_full();
+        self.volatile.memory_left = self.history_bytes.left();
         self.volatile.skills = self.setup.skills.as_ref().map(|skills| skills.view());
         let answered = match &input {
             Input::Model { model, .. } => Some(model.clone()),

@@ -452,3 +452,82 @@ async fn calls_whose_results_have_no_memory_do_not_start_and_the_round_goes_on()
         "{starts:?}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn answers_of_many_open_rounds_leave_memory_to_other_tenants() {
+    let (tool, _) = probe("little", EffectClass::Pure, |_| async {
+        Ok("x".to_owned().into())
+    });
+    // Each answer is as long as a prompt may not be any more, and asks for another.
+    let model = Arc::new(ScriptedModel::answering(move |request, _| {
+        match request.messages.last().unwrap().text().as_str() {
+            "go" | "" => Reply::text("x".repeat(70_000))
+                .and_tool("little", &RawJson::empty_object())
+                .after(Duration::from_millis(100)),
+            _ => Reply::text("ok"),
+        }
+    }));
+    let host = builder(&model)
+        .limits(limits())
+        .tools([tool])
+        .build()
+        .await
+        .unwrap();
+    let rounds = names(20).into_iter().map(|name| {
+        let conversation = host.tenant("acme").conversation(name.as_str());
+        async move {
+            let mut round = conversation.send("go").await.unwrap();
+            let failure = round.outcome().await.unwrap_err();
+            failure.code().to_owned()
+        }
+    });
+    let rounds = futures_util::future::join_all(rounds);
+    tokio::pin!(rounds);
+    let (mut most, mut refused) = (0, 0);
+    let ends = loop {
+        tokio::select! {
+            ends = &mut rounds => break ends,
+            () = tokio::time::sleep(Duration::from_millis(20)) => {
+                most = most.max(host.tenant("acme").usage().unwrap().memory_bytes);
+                let other = host.tenant("other").conversation("c-1").send("hi").await;
+                refused += usize::from(other.is_err());
+            }
+        }
+    };
+
+    let ended = ends.iter().filter(|code| *code == "overloaded").count();
+    assert!(ended >= 16, "{ends:?}");
+    // Half of it, and the answers that came when it was nearly full.
+    assert!(most <= u64::try_from(MEMORY).unwrap() * 7 / 8, "{most}");
+    assert_eq!(refused, 0, "prompts of another tenant");
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_of_calls_that_wait_for_their_caller_count_as_memory() {
+    let model = Arc::new(ScriptedModel::answering(move |_, _| {
+        let input = RawJson::of(&json!({ "text": "x".repeat(40_000) })).unwrap();
+        Reply::tool("look", &input)
+    }));
+    let host = builder(&model).limits(limits()).build().await.unwrap();
+    let tool = ToolDefinition {
+        name: "look".to_owned(),
+        description: "Looks.".to_owned(),
+        input_schema: RawJson::from_text(r#"{"type":"object"}"#).unwrap(),
+    };
+    let mut waiting = Vec::new();
+    for name in names(8) {
+        let conversation = host.tenant("acme").conversation(name.as_str());
+        let Ok(mut round) = conversation.send("go").client_tools([tool.clone()]).await else {
+            break;
+        };
+        while let Some(event) = round.next().await
+            && !matches!(event.kind, EventKind::ClientToolCall { .. })
+        {}
+        waiting.push(round);
+    }
+
+    // The message and the call have the arguments once each.
+    let held = host.tenant("acme").usage().unwrap().memory_bytes;
+    assert!(held >= 160_000, "{held}");
+    assert!((2..=3).contains(&waiting.len()), "{}", waiting.len());
+}

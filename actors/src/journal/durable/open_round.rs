@@ -141,8 +141,8 @@ impl OpenRound {
         self.client_tools.as_ref()?.get(name)
     }
 
-    /// Bytes of injected messages, of inputs and results of calls that are not in the history yet, and
-    /// of what the round's prompt brought beside its text.
+    /// Bytes of injected messages, of an answer with open calls, of their inputs and results, and of
+    /// what the round's prompt brought beside its text: the history has none of it yet.
     pub(super) fn waiting_bytes(&self) -> usize {
         let schema = self.output.as_ref().map(|output| &output.schema);
         let injected = self.pending.iter().map(Message::kept_bytes).sum::<usize>()
@@ -160,7 +160,10 @@ impl OpenRound {
             }
             CallState::Waiting => 0,
         };
-        injected + batch.calls.iter().map(kept).sum::<usize>()
+        // Each call has a copy of its input. The message is not in the history yet.
+        let of_model = |call: &Call| call.tool_use.input.as_str().len();
+        let calls = batch.calls.iter().map(|call| kept(call) + of_model(call));
+        injected + batch.message.kept_bytes() + calls.sum::<usize>()
     }
 
     /// Returns the text of the last assistant message.

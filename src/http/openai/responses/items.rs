@@ -3,14 +3,13 @@
 use callboard_actors::chat::{
     ContentBlock, ToolDefinition, ToolResultBlock, ToolResultContent, ToolUseBlock,
 };
-use serde_json::Value;
 
 use super::{
     super::convert::{arguments, image, schema_of, unsupported},
-    wire::{Input, ResponseRequest},
+    wire::{Input, ItemTaken, PartTaken, Parts, ResponseRequest, ToolTaken},
 };
 use crate::http::{
-    compat::{Speaker, Transcript, Turn},
+    compat::{Loose, LooseText, Speaker, Transcript, Turn},
     error::Problem,
 };
 
@@ -24,10 +23,13 @@ pub(super) fn transcript(request: &ResponseRequest) -> Result<Transcript, Proble
             speaker: Speaker::User,
             blocks: vec![ContentBlock::text(text.as_str())],
         }),
-        Input::Items(items) => {
+        Input::List(items) => {
             for (index, item) in items.iter().enumerate() {
                 take(index, item, &mut instructions, &mut turns)?;
             }
+        }
+        Input::None | Input::Object(_) | Input::Other => {
+            return Err(unsupported("/input", "must be a text or a list of items"));
         }
     }
     let instructions: Vec<String> = instructions
@@ -45,16 +47,16 @@ pub(super) fn transcript(request: &ResponseRequest) -> Result<Transcript, Proble
 
 fn take(
     index: usize,
-    item: &Value,
+    item: &ItemTaken,
     instructions: &mut Vec<String>,
     turns: &mut Vec<Turn>,
 ) -> Result<(), Problem> {
     let at = |field: &str| format!("/input/{index}/{field}");
-    let text = |field: &str| item[field].as_str().unwrap_or_default().to_owned();
-    let turn = match (item["type"].as_str(), item["role"].as_str()) {
+    let text = |field: &LooseText| field.as_str().unwrap_or_default().to_owned();
+    let turn = match (item.kind.as_str(), item.role.as_str()) {
         (None | Some("message"), Some(role @ ("system" | "developer"))) => {
             let _ = role;
-            let blocks = content(&item["content"], &at("content"))?;
+            let blocks = content(&item.content, &at("content"))?;
             let texts = blocks.iter().filter_map(ContentBlock::as_text);
             instructions.extend(texts.map(str::to_owned));
             return Ok(());
@@ -62,27 +64,27 @@ fn take(
         (None | Some("message"), Some("user")) => Turn {
             index,
             speaker: Speaker::User,
-            blocks: content(&item["content"], &at("content"))?,
+            blocks: content(&item.content, &at("content"))?,
         },
         (None | Some("message"), Some("assistant")) => Turn {
             index,
             speaker: Speaker::Model,
-            blocks: content(&item["content"], &at("content"))?,
+            blocks: content(&item.content, &at("content"))?,
         },
         (Some("function_call"), _) => Turn {
             index,
             speaker: Speaker::Model,
             blocks: vec![ContentBlock::ToolUse(ToolUseBlock {
-                id: text("call_id"),
-                name: text("name"),
-                input: arguments(&text("arguments")),
+                id: text(&item.call_id),
+                name: text(&item.name),
+                input: arguments(item.arguments.as_str().unwrap_or_default()),
             })],
         },
         (Some("function_call_output"), _) => {
-            let output = match item["output"].as_str() {
-                Some(output) => output.to_owned(),
-                None => {
-                    let blocks = content(&item["output"], &at("output"))?;
+            let output = match &item.output {
+                Loose::Text(output) => output.clone(),
+                parts => {
+                    let blocks = content(parts, &at("output"))?;
                     let texts: Vec<&str> =
                         blocks.iter().filter_map(ContentBlock::as_text).collect();
                     texts.join("\n")
@@ -92,7 +94,7 @@ fn take(
                 index,
                 speaker: Speaker::Tools,
                 blocks: vec![ContentBlock::ToolResult(ToolResultBlock {
-                    tool_use_id: text("call_id"),
+                    tool_use_id: text(&item.call_id),
                     content: ToolResultContent::Text(output),
                     is_error: false,
                 })],
@@ -112,21 +114,19 @@ fn take(
 }
 
 /// The content of a message: a text, or parts.
-fn content(value: &Value, pointer: &str) -> Result<Vec<ContentBlock>, Problem> {
-    if let Some(text) = value.as_str() {
-        return Ok(vec![ContentBlock::text(text)]);
-    }
-    let parts = value
-        .as_array()
-        .filter(|parts| !parts.is_empty())
-        .ok_or_else(|| unsupported(pointer, "must be a text or a list of parts"))?;
-    let block = |(index, part): (usize, &Value)| {
-        let block = match part["type"].as_str() {
+fn content(content: &Parts, pointer: &str) -> Result<Vec<ContentBlock>, Problem> {
+    let parts = match content {
+        Loose::Text(text) => return Ok(vec![ContentBlock::text(text.as_str())]),
+        Loose::List(parts) if !parts.is_empty() => parts,
+        _ => return Err(unsupported(pointer, "must be a text or a list of parts")),
+    };
+    let block = |(index, part): (usize, &PartTaken)| {
+        let block = match part.kind.as_str() {
             Some("input_text" | "output_text" | "text") => {
-                part["text"].as_str().map(ContentBlock::text)
+                part.text.as_str().map(ContentBlock::text)
             }
-            Some("refusal") => part["refusal"].as_str().map(ContentBlock::text),
-            Some("input_image") => part["image_url"].as_str().and_then(image),
+            Some("refusal") => part.refusal.as_str().map(ContentBlock::text),
+            Some("input_image") => part.image_url.as_str().and_then(image),
             _ => None,
         };
         let detail = "a part is an `input_text`, or an `input_image` with a data: or https: URL";
@@ -137,26 +137,26 @@ fn content(value: &Value, pointer: &str) -> Result<Vec<ContentBlock>, Problem> {
 
 /// The functions among the tools. Tools that OpenAI's servers run are left out if the client lets
 /// the model choose: the model is not offered them, and calls none.
-pub(super) fn tools(tools: &[Value]) -> Result<Vec<ToolDefinition>, Problem> {
-    let function = |(index, tool): (usize, &Value)| match tool["name"].as_str() {
+pub(super) fn tools(tools: &[ToolTaken]) -> Result<Vec<ToolDefinition>, Problem> {
+    let function = |(index, tool): (usize, &ToolTaken)| match tool.name.as_str() {
         Some(name) => Ok(ToolDefinition {
             name: name.to_owned(),
-            description: tool["description"].as_str().unwrap_or_default().to_owned(),
-            input_schema: schema_of(tool.get("parameters")),
+            description: tool.description.as_str().unwrap_or_default().to_owned(),
+            input_schema: schema_of(tool.parameters.as_ref()),
         }),
         None => Err(unsupported(format!("/tools/{index}/name"), "is required")),
     };
     tools
         .iter()
         .enumerate()
-        .filter(|(_, tool)| tool["type"] == "function")
+        .filter(|(_, tool)| tool.kind.as_str() == Some("function"))
         .map(function)
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -211,11 +211,12 @@ mod tests {
     #[test]
     fn functions_are_taken_and_tools_of_openais_servers_are_left_out() {
         let function = json!({ "type": "function", "name": "f", "parameters": null });
-        let offered = tools(&[json!({ "type": "web_search" }), function]).unwrap();
+        let tool = |tool: Value| serde_json::from_value::<ToolTaken>(tool).unwrap();
+        let offered = tools(&[tool(json!({ "type": "web_search" })), tool(function)]).unwrap();
 
         assert_eq!(offered.len(), 1);
         assert_eq!(offered[0].name, "f");
-        let nameless = tools(&[json!({ "type": "function" })]).unwrap_err();
+        let nameless = tools(&[tool(json!({ "type": "function" }))]).unwrap_err();
         assert_eq!(nameless.pointer.as_deref(), Some("/tools/0/name"));
     }
 }

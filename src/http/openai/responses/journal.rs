@@ -12,10 +12,14 @@ use callboard_actors::{
     journal::{Entry, EntryBody},
     time::Timestamp,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::wire::{Fixed, ResponseError, ResponseShown};
-use super::{ANY_OBJECT, object};
+use super::{
+    ANY_OBJECT,
+    wire::{
+        Fixed, FormatShown, ReasoningShown, ResponseError, ResponseShown, TextShown, ToolShown,
+    },
+};
 use crate::http::{
     answer_body::bytes_of,
     compat::{Place, instructions_in},
@@ -117,15 +121,14 @@ impl Brought {
         let parameters = self.parameters.as_deref();
         let effort = parameters.and_then(|wish| wish.effort);
         let format = match &self.schema {
-            Some(schema) if schema.as_str() == ANY_OBJECT => json!({ "type": "json_object" }),
-            Some(schema) => {
-                let schema: Value = schema.parse().unwrap_or_default();
-                json!({
-                    "type": "json_schema", "name": "answer", "schema": schema,
-                    "description": null, "strict": false,
-                })
-            }
-            None => json!({ "type": "text" }),
+            Some(schema) if schema.as_str() == ANY_OBJECT => FormatShown::JsonObject,
+            Some(schema) => FormatShown::JsonSchema {
+                name: Some("answer".to_owned()),
+                schema: schema.clone(),
+                description: None,
+                strict: false,
+            },
+            None => FormatShown::Text,
         };
         let instructions = self.messages.iter().flat_map(Message::blocks);
         let instructions = instructions
@@ -148,20 +151,24 @@ impl Brought {
             output: Vec::new(),
             parallel_tool_calls: true,
             previous_response_id: None,
-            reasoning: object(json!({
-                "effort": effort.map(|effort| effort.as_str()), "summary": null
-            })),
+            reasoning: ReasoningShown {
+                effort: effort.map(|effort| effort.as_str().to_owned()),
+                summary: None,
+            },
             store: true,
             temperature: parameters
                 .and_then(|wish| wish.temperature)
                 .map_or(1.0, f64::from),
-            text: object(json!({ "format": format })),
-            tool_choice: choice(self.tools.as_deref().map(|brought| &brought.choice)),
+            text: TextShown {
+                format,
+                verbosity: None,
+            },
+            tool_choice: choice_shown(self.tools.as_deref().map(|brought| &brought.choice)),
             tools: tools.map(function).collect(),
             fixed: Fixed::default(),
             truncation: "auto",
             usage: None,
-            metadata: Map::new(),
+            metadata: RawJson::empty_object(),
         }
     }
 
@@ -235,15 +242,18 @@ fn add(items: &mut Vec<Value>, message: &Message, round: RoundId) {
     items.extend(others);
 }
 
-fn function(tool: &ToolDefinition) -> Value {
-    let parameters: Value = tool.input_schema.parse().unwrap_or_default();
-    json!({
-        "type": "function", "name": tool.name, "description": tool.description,
-        "parameters": parameters, "strict": false,
-    })
+fn function(tool: &ToolDefinition) -> ToolShown {
+    ToolShown {
+        kind: "function",
+        name: tool.name.clone(),
+        description: Some(tool.description.clone()),
+        parameters: Some(tool.input_schema.clone()),
+        strict: Some(false),
+    }
 }
 
-fn choice(choice: Option<&ToolChoice>) -> Value {
+/// Whether the model may or must call a tool, in OpenAI's form.
+pub(super) fn choice_shown(choice: Option<&ToolChoice>) -> Value {
     match choice {
         None | Some(ToolChoice::Auto) => json!("auto"),
         Some(ToolChoice::None) => json!("none"),

@@ -14,19 +14,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use callboard_actors::{
-    chat::RawJson,
+    chat::{RawJson, ToolChoice},
     ids::{Seq, TenantId},
     ports::{Clock as _, Entropy as _},
     stream::StopReason,
 };
-use serde_json::{Map, Value, json};
 
 use self::{
     items::{tools, transcript},
+    journal::choice_shown,
     stream::{Events, item_id},
-    wire::{Fixed, Incomplete, Input, Item, ResponseError, ResponseRequest, ResponseShown},
+    wire::{
+        Fixed, FormatShown, FormatTaken, Incomplete, Input, Item, ReasoningShown, ResponseError,
+        ResponseRequest, ResponseShown, TextShown, ToolShown, ToolTaken,
+    },
 };
-use super::convert::{tool_choice, unsupported};
+use super::convert::{answer_schema, tool_choice, unsupported};
 use crate::{
     clock::{SystemClock, SystemEntropy},
     http::{
@@ -62,7 +65,7 @@ pub(super) fn fuzz(data: &[u8]) {
 impl BringsHistory for ResponseRequest {
     fn take_history(&mut self) -> Result<Transcript, Problem> {
         let transcript = transcript(self);
-        self.input = Input::Items(Vec::new());
+        self.input = Input::List(Vec::new());
         transcript
     }
 }
@@ -89,6 +92,7 @@ pub(in crate::http) async fn create(
         request,
         transcript,
         is_large,
+        room,
     } = asked;
     let model = check_model(&app, &tenant, &request.model)?;
     refuse(&request)?;
@@ -112,11 +116,13 @@ pub(in crate::http) async fn create(
         transcript: transcript?,
         is_large,
         tools: functions,
-        choice: tool_choice(request.tool_choice.as_ref())?,
+        choice: tool_choice(&request.tool_choice)?,
         schema: schema(&request)?,
         parameters: request.parameters(),
         streams,
+        room,
     };
+    let mut response = begun(model, store, request, ask.choice.as_ref())?;
     let mut call = Call::begin(&app, &tenant, ask).await?;
     let place = call.place();
     let id = match conversation {
@@ -127,7 +133,7 @@ pub(in crate::http) async fn create(
             format!("resp_{}_{part:08x}", place.round)
         }
     };
-    let response = begun(id, model, store, request);
+    response.id = id;
     if is_background {
         call.detach();
     }
@@ -151,16 +157,15 @@ fn in_input(problem: Problem) -> Problem {
 
 /// Refuses what an answer without it would misrepresent.
 fn refuse(request: &ResponseRequest) -> Result<(), Problem> {
-    let is_given = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
     if request.background == Some(true) && request.store == Some(false) {
         let detail = "needs `store`: a response in the background is read from what is stored";
         return Err(unsupported("/background", detail));
     }
-    if is_given(&request.conversation) {
+    if request.conversation.0 {
         let detail = "is a conversation of OpenAI's servers; use `previous_response_id`";
         return Err(unsupported("/conversation", detail));
     }
-    if is_given(&request.prompt) {
+    if request.prompt.0 {
         let detail = "is a prompt of OpenAI's servers; send `instructions` and `input`";
         return Err(unsupported("/prompt", detail));
     }
@@ -185,27 +190,26 @@ fn whole(mut response: ResponseShown, ended: &Ended) -> ResponseShown {
     response
 }
 
-/// The response before its end.
-fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> ResponseShown {
-    let mut text = request.text.unwrap_or_default();
-    let format = text.entry("format").or_insert(Value::Null);
-    if format.is_null() {
-        *format = json!({ "type": "text" });
+/// Bytes of the metadata of a request.
+const METADATA_BYTES_MAX: usize = 16 * 1024;
+
+/// The response before its end, without its id.
+fn begun(
+    model: String,
+    store: bool,
+    request: ResponseRequest,
+    choice: Option<&ToolChoice>,
+) -> Result<ResponseShown, Problem> {
+    let metadata = request.metadata.unwrap_or_else(RawJson::empty_object);
+    if !metadata.is_object() || metadata.as_str().len() > METADATA_BYTES_MAX {
+        let detail = format!("must be an object of at most {METADATA_BYTES_MAX} bytes");
+        return Err(unsupported("/metadata", detail));
     }
-    if format["type"] == "json_schema" {
-        fill(
-            format,
-            &[("description", Value::Null), ("strict", json!(false))],
-        );
-    }
-    let mut reasoning = Value::Object(request.reasoning.unwrap_or_default());
-    fill(
-        &mut reasoning,
-        &[("effort", Value::Null), ("summary", Value::Null)],
-    );
+    let text = request.text.unwrap_or_default();
+    let reasoning = request.reasoning.unwrap_or_default();
     let offered = request.tools.unwrap_or_default().into_iter();
-    ResponseShown {
-        id,
+    Ok(ResponseShown {
+        id: String::new(),
         object: "response",
         created_at: SystemClock.now().0 / 1000,
         completed_at: None,
@@ -220,43 +224,51 @@ fn begun(id: String, model: String, store: bool, request: ResponseRequest) -> Re
         output: Vec::new(),
         parallel_tool_calls: true,
         previous_response_id: request.previous_response_id,
-        reasoning: object(reasoning),
+        reasoning: ReasoningShown {
+            effort: reasoning.effort.0,
+            summary: reasoning.summary.0,
+        },
         store,
         temperature: request.temperature.map_or(1.0, f64::from),
-        text,
-        tool_choice: request.tool_choice.unwrap_or_else(|| json!("auto")),
+        text: TextShown {
+            format: format_shown(text.format),
+            verbosity: text.verbosity.0,
+        },
+        tool_choice: choice_shown(choice),
         tools: offered
-            .filter(|tool| tool["type"] == "function")
-            .map(shown)
+            .filter(|tool| tool.kind.as_str() == Some("function"))
+            .map(tool_shown)
             .collect(),
         fixed: Fixed::default(),
         truncation: "auto",
         usage: None,
-        metadata: request.metadata.unwrap_or_default(),
+        metadata,
+    })
+}
+
+fn tool_shown(tool: ToolTaken) -> ToolShown {
+    ToolShown {
+        kind: "function",
+        name: tool.name.0.unwrap_or_default(),
+        description: tool.description.0,
+        parameters: tool.parameters,
+        strict: tool.strict,
     }
 }
 
-/// A function of the request, with all the fields of OpenAI's form.
-fn shown(mut tool: Value) -> Value {
-    let fields = ["description", "parameters", "strict"];
-    fill(&mut tool, &fields.map(|name| (name, Value::Null)));
-    tool
-}
-
-/// Adds the fields that an object lacks.
-fn fill(object: &mut Value, fields: &[(&str, Value)]) {
-    if let Value::Object(object) = object {
-        for (name, value) in fields {
-            object.entry(*name).or_insert_with(|| value.clone());
-        }
-    }
-}
-
-/// The fields of an object.
-fn object(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
+fn format_shown(format: Option<FormatTaken>) -> FormatShown {
+    let Some(format) = format else {
+        return FormatShown::Text;
+    };
+    match (format.kind.as_str(), format.schema) {
+        (Some("json_object"), _) => FormatShown::JsonObject,
+        (Some("json_schema"), Some(schema)) => FormatShown::JsonSchema {
+            name: format.name.0,
+            schema,
+            description: format.description.0,
+            strict: format.strict.unwrap_or_default(),
+        },
+        _ => FormatShown::Text,
     }
 }
 
@@ -345,16 +357,14 @@ async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<Bound,
 
 /// The JSON Schema that the answer must match, if `text.format` has one.
 fn schema(request: &ResponseRequest) -> Result<Option<RawJson>, Problem> {
-    let Some(format) = request.text.as_ref().and_then(|text| text.get("format")) else {
+    let Some(format) = request.text.as_ref().and_then(|text| text.format.as_ref()) else {
         return Ok(None);
     };
-    match (format["type"].as_str(), format.get("schema")) {
+    match (format.kind.as_str(), &format.schema) {
         (None | Some("text"), _) => Ok(None),
         (Some("json_object"), _) => Ok(RawJson::from_text(ANY_OBJECT).ok()),
         (Some("json_schema"), Some(schema)) => {
-            let raw = RawJson::from_text(schema.to_string());
-            raw.map(Some)
-                .map_err(|error| unsupported("/text/format/schema", error.to_string()))
+            answer_schema(schema, "/text/format/schema").map(Some)
         }
         (Some("json_schema"), None) => Err(unsupported("/text/format", "a `schema` is required")),
         _ => Err(unsupported(

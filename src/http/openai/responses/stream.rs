@@ -2,7 +2,7 @@
 
 use callboard_actors::chat::ToolUseBlock;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     CANCELLED, ended_as, failed_as, is_cut,
@@ -43,6 +43,22 @@ struct TextDelta<'a> {
     logprobs: [(); 0],
 }
 
+/// An event with its name and number.
+#[derive(Serialize)]
+struct Numbered<'a, T> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    sequence_number: u64,
+    #[serde(flatten)]
+    event: T,
+}
+
+/// An event with the whole response, whose schemas may be large: they take no tree of values.
+#[derive(Serialize)]
+struct WithResponse<'a> {
+    response: &'a ResponseShown,
+}
+
 impl Events {
     pub(super) fn new(response: ResponseShown) -> Self {
         Self {
@@ -59,22 +75,28 @@ impl Events {
         Self { after, ..self }
     }
 
-    fn send(&mut self, kind: &str, event: Value, out: &mut Out) {
-        let number = self.number;
-        self.number += 1;
-        self.write(kind, number, event, out);
+    /// Writes an event unless the client has it.
+    fn send(&mut self, kind: &str, event: impl Serialize, out: &mut Out) {
+        if let Some(number) = self.next_number() {
+            write(kind, number, event, out);
+        }
     }
 
-    /// Writes an event unless the client has it.
-    fn write(&self, kind: &str, number: u64, mut event: Value, out: &mut Out) {
-        if self.after.is_some_and(|after| number <= after) {
-            return;
+    /// Writes an event with the whole response, unless the client has it.
+    fn send_response(&mut self, kind: &str, out: &mut Out) {
+        if let Some(number) = self.next_number() {
+            let response = &self.response;
+            write(kind, number, WithResponse { response }, out);
         }
-        if let Value::Object(fields) = &mut event {
-            fields.insert("type".into(), json!(kind));
-            fields.insert("sequence_number".into(), json!(number));
-        }
-        out.push_back(framed(kind, &event));
+    }
+
+    /// The number of the next event; `None` if the client has it.
+    fn next_number(&mut self) -> Option<u64> {
+        let number = self.number;
+        self.number += 1;
+        self.after
+            .is_none_or(|after| number > after)
+            .then_some(number)
     }
 
     fn begin_message(&mut self, out: &mut Out) {
@@ -128,15 +150,14 @@ impl Events {
             CANCELLED => "response.incomplete".to_owned(),
             status => format!("response.{status}"),
         };
-        self.send(&kind, json!({ "response": self.response }), out);
+        self.send_response(&kind, out);
     }
 }
 
 impl Encoder for Events {
     fn begin(&mut self, out: &mut Out) {
-        let response = json!({ "response": self.response });
-        self.send("response.created", response.clone(), out);
-        self.send("response.in_progress", response, out);
+        self.send_response("response.created", out);
+        self.send_response("response.in_progress", out);
     }
 
     fn text(&mut self, text: &str, out: &mut Out) {
@@ -189,6 +210,15 @@ impl Encoder for Events {
     }
 }
 
+fn write(kind: &str, sequence_number: u64, event: impl Serialize, out: &mut Out) {
+    let numbered = Numbered {
+        kind,
+        sequence_number,
+        event,
+    };
+    out.push_back(framed(kind, &numbered));
+}
+
 /// The id of an item: that of its response, and its place.
 pub(super) fn item_id(kind: &str, response: &ResponseShown, index: usize) -> String {
     let round = response.id.trim_start_matches("resp_");
@@ -198,13 +228,15 @@ pub(super) fn item_id(kind: &str, response: &ResponseShown, index: usize) -> Str
 #[cfg(test)]
 mod tests {
     use callboard_actors::{chat::Usage, stream::StopReason};
+    use serde_json::Value;
 
     use super::{super::wire::ResponseRequest, *};
 
     fn events() -> Events {
         let request = json!({ "model": "m", "input": "go" });
         let request: ResponseRequest = serde_json::from_value(request).unwrap();
-        let response = super::super::begun("resp_1".into(), "m".into(), true, request);
+        let mut response = super::super::begun("m".into(), true, request, None).unwrap();
+        response.id = "resp_1".to_owned();
         Events::new(response)
     }
 

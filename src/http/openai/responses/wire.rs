@@ -1,9 +1,12 @@
 //! Wire types of OpenAI's Responses. Unknown fields are ignored.
 
-use callboard_actors::chat::{Effort, ModelParameters, Temperature, ToolUseBlock, Usage};
+use callboard_actors::chat::{Effort, ModelParameters, RawJson, Temperature, ToolUseBlock, Usage};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use utoipa::ToSchema;
+
+use super::super::wire::ChoiceTaken;
+use crate::http::compat::{Given, Loose, LooseText, Skipped};
 
 /// A request for a response. Other fields of OpenAI's API are ignored.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -31,30 +34,30 @@ pub(in crate::http) struct ResponseRequest {
     /// Refused with 422: conversations of OpenAI's servers.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) conversation: Option<Value>,
+    pub(super) conversation: Given,
     /// Refused with 422: prompts that are stored on OpenAI's servers.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) prompt: Option<Value>,
+    pub(super) prompt: Given,
     /// Only 0 is supported.
     #[serde(default)]
     pub(super) top_logprobs: Option<u32>,
     /// Functions that the client runs, at most 128, none with the name of a tool of the host.
     #[serde(default)]
     #[schema(value_type = Option<Vec<Object>>)]
-    pub(super) tools: Option<Vec<Value>>,
+    pub(super) tools: Option<Vec<ToolTaken>>,
     /// `auto`, `none`, `required` or a function.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) tool_choice: Option<Value>,
+    pub(super) tool_choice: ChoiceTaken,
     /// Form of the answer: `format` is text, or JSON that matches a schema.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) text: Option<Map<String, Value>>,
+    pub(super) text: Option<TextTaken>,
     /// `effort`: `low`, `medium` or `high`.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) reasoning: Option<Map<String, Value>>,
+    pub(super) reasoning: Option<ReasoningTaken>,
     /// Tokens of the longest answer.
     #[serde(default)]
     pub(super) max_output_tokens: Option<u32>,
@@ -62,21 +65,21 @@ pub(in crate::http) struct ResponseRequest {
     #[serde(default)]
     #[schema(value_type = Option<f64>)]
     pub(super) temperature: Option<Temperature>,
-    /// Returned as it is.
+    /// An object of at most 16 KiB, returned as it is.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
-    pub(super) metadata: Option<Map<String, Value>>,
+    pub(super) metadata: Option<RawJson>,
 }
 
 impl ResponseRequest {
     /// How the model is asked to answer. An effort that this host does not know is left to the
     /// model.
     pub(super) fn parameters(&self) -> ModelParameters {
-        let effort = self.reasoning.as_ref();
-        let effort = effort.and_then(|wish| wish.get("effort").cloned());
+        let wish = self.reasoning.as_ref();
+        let effort = wish.and_then(|wish| wish.effort.as_str());
         ModelParameters {
             max_tokens: self.max_output_tokens,
-            effort: effort.and_then(|effort| serde_json::from_value::<Effort>(effort).ok()),
+            effort: effort.and_then(|effort| serde_json::from_value::<Effort>(effort.into()).ok()),
             thinking: None,
             temperature: self.temperature,
             stop: None,
@@ -84,12 +87,130 @@ impl ResponseRequest {
     }
 }
 
-/// What a request asks.
+/// What a request asks: a text, or items.
+pub(super) type Input = Loose<ItemTaken, Skipped>;
+
+/// A message, a call of a function, or a result. A field of another form counts as absent.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of items")]
-pub(super) enum Input {
-    Text(String),
-    Items(Vec<Value>),
+pub(super) struct ItemTaken {
+    #[serde(rename = "type", default)]
+    pub(super) kind: LooseText,
+    #[serde(default)]
+    pub(super) role: LooseText,
+    #[serde(default)]
+    pub(super) content: Parts,
+    #[serde(default)]
+    pub(super) call_id: LooseText,
+    #[serde(default)]
+    pub(super) name: LooseText,
+    #[serde(default)]
+    pub(super) arguments: LooseText,
+    #[serde(default)]
+    pub(super) output: Parts,
+}
+
+/// The content of a message, or the output of a call: a text, or parts.
+pub(super) type Parts = Loose<PartTaken, Skipped>;
+
+/// A part of a message.
+#[derive(Debug, Deserialize)]
+pub(super) struct PartTaken {
+    #[serde(rename = "type", default)]
+    pub(super) kind: LooseText,
+    #[serde(default)]
+    pub(super) text: LooseText,
+    #[serde(default)]
+    pub(super) refusal: LooseText,
+    #[serde(default)]
+    pub(super) image_url: LooseText,
+}
+
+/// A tool of the request; only a `function` is offered to the model.
+#[derive(Debug, Deserialize)]
+pub(super) struct ToolTaken {
+    #[serde(rename = "type", default)]
+    pub(super) kind: LooseText,
+    #[serde(default)]
+    pub(super) name: LooseText,
+    #[serde(default)]
+    pub(super) description: LooseText,
+    #[serde(default)]
+    pub(super) parameters: Option<RawJson>,
+    #[serde(default)]
+    pub(super) strict: Option<bool>,
+}
+
+/// Form of the answer.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct TextTaken {
+    #[serde(default)]
+    pub(super) format: Option<FormatTaken>,
+    #[serde(default)]
+    pub(super) verbosity: LooseText,
+}
+
+/// `text`, `json_object`, or `json_schema` with a schema.
+#[derive(Debug, Deserialize)]
+pub(super) struct FormatTaken {
+    #[serde(rename = "type", default)]
+    pub(super) kind: LooseText,
+    #[serde(default)]
+    pub(super) name: LooseText,
+    #[serde(default)]
+    pub(super) schema: Option<RawJson>,
+    #[serde(default)]
+    pub(super) description: LooseText,
+    #[serde(default)]
+    pub(super) strict: Option<bool>,
+}
+
+/// How much the model thinks.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ReasoningTaken {
+    #[serde(default)]
+    pub(super) effort: LooseText,
+    #[serde(default)]
+    pub(super) summary: LooseText,
+}
+
+/// A function of the request, with all the fields of OpenAI's form.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ToolShown {
+    #[serde(rename = "type")]
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) description: Option<String>,
+    pub(super) parameters: Option<RawJson>,
+    pub(super) strict: Option<bool>,
+}
+
+/// Form of the answer, as in the request.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct TextShown {
+    pub(super) format: FormatShown,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) verbosity: Option<String>,
+}
+
+/// The format of an answer.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum FormatShown {
+    Text,
+    JsonObject,
+    JsonSchema {
+        name: Option<String>,
+        schema: RawJson,
+        description: Option<String>,
+        strict: bool,
+    },
+}
+
+/// How much the model thinks, as in the request.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct ReasoningShown {
+    pub(super) effort: Option<String>,
+    pub(super) summary: Option<String>,
 }
 
 /// A response.
@@ -130,20 +251,20 @@ pub(in crate::http) struct ResponseShown {
     pub(super) previous_response_id: Option<String>,
     /// As in the request.
     #[schema(value_type = Object)]
-    pub(super) reasoning: Map<String, Value>,
+    pub(super) reasoning: ReasoningShown,
     /// Whether the response is stored.
     pub(super) store: bool,
     /// As in the request; 1 stands for the model's own.
     pub(super) temperature: f64,
     /// As in the request.
     #[schema(value_type = Object)]
-    pub(super) text: Map<String, Value>,
+    pub(super) text: TextShown,
     /// As in the request.
     #[schema(value_type = Value)]
     pub(super) tool_choice: Value,
     /// As in the request.
     #[schema(value_type = Vec<Object>)]
-    pub(super) tools: Vec<Value>,
+    pub(super) tools: Vec<ToolShown>,
     /// What this API has no setting for.
     #[serde(flatten)]
     pub(super) fixed: Fixed,
@@ -153,7 +274,7 @@ pub(in crate::http) struct ResponseShown {
     pub(super) usage: Option<ResponseUsage>,
     /// As in the request.
     #[schema(value_type = Object)]
-    pub(super) metadata: Map<String, Value>,
+    pub(super) metadata: RawJson,
 }
 
 /// Fields of OpenAI's form that are the same in every response.
