@@ -121,10 +121,17 @@ impl Durable {
         self.history.messages().kept_bytes() + self.waiting_bytes()
     }
 
-    /// Bytes of what waits to enter the history: prompts, injected messages, results of calls.
+    /// Bytes of what is held beside the history: prompts, injected messages and results of calls that
+    /// wait to enter it, and answers of the open round that a compaction has removed from it.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let prompts = self.inbox.iter().map(AcceptedPrompt::kept_bytes);
-        prompts.sum::<usize>() + self.round.as_ref().map_or(0, |round| round.waiting_bytes())
+        let Some(round) = &self.round else {
+            return prompts.sum();
+        };
+        // The history shares the answers that it still has.
+        let removed = round.answer_bytes();
+        let removed = removed.saturating_sub(self.history.messages().kept_bytes());
+        prompts.sum::<usize>() + round.waiting_bytes() + removed
     }
 
     /// The fallback that the next model call asks; `None` for the configured way.
