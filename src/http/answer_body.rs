@@ -12,7 +12,7 @@ use std::{
 };
 
 use axum::{
-    BoxError,
+    BoxError, Extension,
     body::{Body, Bytes},
     http::{HeaderValue, header},
     response::{IntoResponse as _, Response},
@@ -30,7 +30,7 @@ use tokio::{
 };
 
 use super::{
-    answer_room::AnswerRoom,
+    answer_room::{AnswerRoom, ConnectionRoom},
     body::{WORKED_IN_PLACE_MAX, worked},
     error::Problem,
     shared::App,
@@ -120,6 +120,35 @@ pub(super) async fn json_answer(
     let (bytes, room) = encoded(place, value, room).await?;
     let pause_max = app.config.bounds.write_pause_max;
     whole_answer("application/json", bytes, room, pause_max).await
+}
+
+/// Bytes of a round's answer that take no room: more than most models write.
+const USUAL_ANSWER_BYTES: usize = 1024 * 1024;
+
+/// How long a longer one waits for room. Its text is held meanwhile.
+const PAID_WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// The answer of a round to the client that asked for it. `bytes` are those of its texts: a long one
+/// takes room until it is read.
+///
+/// # Errors
+/// As [`json_answer`]; 429 without room. The answer can be read again.
+pub(super) async fn round_answer(
+    app: &App,
+    tenant: &TenantId,
+    connection: Option<Extension<ConnectionRoom>>,
+    bytes: usize,
+    value: impl Serialize + Send + 'static,
+) -> Result<Response, Problem> {
+    if bytes <= USUAL_ANSWER_BYTES {
+        return Ok(axum::Json(value).into_response());
+    }
+    let own = || ConnectionRoom::new(&app.config.bounds);
+    let connection = connection.map_or_else(own, |Extension(room)| room);
+    let taken = app
+        .answers
+        .take_within(PAID_WAIT_MAX, tenant, &connection, bytes);
+    json_answer(app, tenant, value, taken.await?).await
 }
 
 /// As [`json_answer`], of a value that its client has paid for and reads once: it takes no room.

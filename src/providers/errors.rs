@@ -31,10 +31,16 @@ pub(super) struct ErrorFields {
     no_quota_today: bool,
 }
 
+/// Bytes of an error that is read as JSON; of a longer one the beginning is shown as text. Parsed, one
+/// of very many small values takes a hundred times its bytes.
+const JSON_BYTES_MAX: usize = 64 * 1024;
+
 impl ErrorFields {
     /// Reads an error body or event: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}` or plain text.
     pub(super) fn read(body: &[u8]) -> Self {
-        let Ok(value) = serde_json::from_slice::<Value>(body) else {
+        let json = body.get(..=JSON_BYTES_MAX).is_none();
+        let value = json.then(|| serde_json::from_slice::<Value>(body).ok());
+        let Some(value) = value.flatten() else {
             return Self {
                 message: plain(body),
                 ..Self::default()
@@ -336,6 +342,20 @@ mod tests {
     use reqwest::header::{HeaderName, HeaderValue};
 
     use super::*;
+
+    #[test]
+    fn only_a_short_error_is_read_as_json() {
+        let error = |items: usize| {
+            let items = vec![r#"{"":0}"#; items].join(",");
+            let text = format!(r#"{{"error":{{"type":"overloaded","x":[{items}]}}}}"#);
+            ErrorFields::read(text.as_bytes())
+        };
+
+        assert_eq!(error(1000).kinds, ["overloaded"]);
+        let long = error(100_000);
+        assert_eq!(long.kinds, Vec::<String>::new());
+        assert!(!long.message.is_empty() && long.message.len() < 16 * 1024);
+    }
 
     fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
         list.iter()

@@ -10,7 +10,7 @@ use callboard_actors::ports::ProviderError;
 use flate2::bufread::MultiGzDecoder;
 use http::{HeaderMap, header::CONTENT_ENCODING};
 
-use super::errors;
+use super::{errors, pace::SharedIntake};
 
 /// Decoded bytes that are handed on at once. They bound the memory for an answer that decodes to a
 /// thousand times its length.
@@ -20,9 +20,9 @@ pub(super) const PIECE: usize = 16 * 1024;
 /// members) take a thousand times as long as others: a millisecond for these.
 const PACKED_PIECE: usize = 256;
 
-/// Compressed bytes that [`Gunzip::whole`] decodes at most, and how long it takes for them.
+/// Compressed bytes that [`Gunzip::whole`] decodes at most, and how long it works on them.
 const WHOLE_PACKED_MAX: usize = 64 * 1024;
-const WHOLE_TIME_MAX: Duration = Duration::from_millis(50);
+const WHOLE_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// What was decoded in one piece. It may be of no bytes.
 pub(super) struct Unpacked<'a> {
@@ -122,22 +122,28 @@ impl Gunzip {
     }
 
     /// Decodes a whole body, up to `most` bytes from at most [`WHOLE_PACKED_MAX`]. What is no gzip,
-    /// or takes too long, ends the text.
-    pub(super) fn whole(mut self, body: &[u8], most: usize) -> Vec<u8> {
+    /// or takes too long, ends the text. Waits for what the server has used of `shared`.
+    pub(super) async fn whole(
+        mut self,
+        body: &[u8],
+        most: usize,
+        shared: &SharedIntake,
+    ) -> Vec<u8> {
         let mut whole = Vec::new();
-        let mut packed = 0;
-        let mut piece = [0; PIECE];
-        let begun = Instant::now();
+        let (mut packed, mut time) = (0, Duration::ZERO);
+        let mut piece = Box::new([0; PIECE]);
         self.push(body);
-        // An error ends the text where it occurs: the body of a refusal is read by people.
-        while whole.len() < most
-            && packed < WHOLE_PACKED_MAX
-            && begun.elapsed() < WHOLE_TIME_MAX
-            && let Ok(Some(next)) = self.next(&mut piece)
-        {
+        while whole.len() < most && packed < WHOLE_PACKED_MAX && time < WHOLE_TIME_MAX {
+            let begun = Instant::now();
+            // An error ends the text where it occurs: the body of a refusal is read by people.
+            let Ok(Some(next)) = self.next(&mut piece) else {
+                break;
+            };
+            let took = begun.elapsed();
             let room = most - whole.len();
             whole.extend_from_slice(next.bytes.get(..room).unwrap_or(next.bytes));
-            packed += next.packed;
+            (packed, time) = (packed + next.packed, time + took);
+            shared.unpack(next.packed, took).await;
         }
         whole
     }
@@ -191,6 +197,10 @@ mod tests {
         encoder.finish().unwrap()
     }
 
+    async fn whole(body: &[u8], most: usize) -> Vec<u8> {
+        gunzip().whole(body, most, &SharedIntake::new()).await
+    }
+
     /// What can be decoded now.
     fn pieces(decoder: &mut Gunzip) -> Result<Vec<u8>, ProviderError> {
         let mut all = Vec::new();
@@ -233,8 +243,8 @@ mod tests {
         assert!(pieces(&mut decoder).is_err(), "it ends early");
     }
 
-    #[test]
-    fn bytes_that_decode_to_nothing_are_decoded_some_at_a_time() {
+    #[tokio::test]
+    async fn bytes_that_decode_to_nothing_are_decoded_some_at_a_time() {
         // Four empty blocks of ten bits each, again and again.
         let header = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
         let empty = [2, 8, 32, 128, 0];
@@ -252,12 +262,12 @@ mod tests {
         assert_eq!(packed, body.len());
         let long = [gzip(&["data"]), body].concat();
         let begun = Instant::now();
-        assert_eq!(gunzip().whole(&long, 1 << 20), b"data");
+        assert_eq!(whole(&long, 1 << 20).await, b"data");
         assert!(begun.elapsed() < Duration::from_secs(1));
     }
 
-    #[test]
-    fn a_bomb_is_handed_on_in_small_pieces_and_other_codings_are_refused() {
+    #[tokio::test]
+    async fn a_bomb_is_handed_on_in_small_pieces_and_other_codings_are_refused() {
         let bomb = gzip(&[&"0".repeat(16 << 20)]);
         let mut decoder = gunzip();
         decoder.push(&bomb);
@@ -265,8 +275,8 @@ mod tests {
         assert!(bomb.len() < 32 * 1024);
         assert!(decoder.next(&mut piece).unwrap().is_some());
         assert!(!decoder.is_drained());
-        assert_eq!(gunzip().whole(&bomb, 1000).len(), 1000);
-        assert_eq!(gunzip().whole(b"plain", 1000), b"");
+        assert_eq!(whole(&bomb, 1000).await.len(), 1000);
+        assert_eq!(whole(b"plain", 1000).await, b"");
 
         let mut decoder = gunzip();
         decoder.push(b"data: no gzip\n\n");
@@ -274,5 +284,19 @@ mod tests {
         let brotli = HeaderMap::from_iter([(CONTENT_ENCODING, "br".parse().unwrap())]);
         let refused = Gunzip::of(&brotli).err().unwrap().to_string();
         assert!(refused.contains("compressed its answer (br)"), "{refused}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_of_a_server_that_decode_to_nothing_share_its_time() {
+        let header = [31, 139, 8, 0, 0, 0, 0, 0, 0, 255];
+        let body = [header.as_slice(), &[2, 8, 32, 128, 0].repeat(13_000)].concat();
+        let shared = SharedIntake::new();
+        let begun = tokio::time::Instant::now();
+
+        let refusals = (0..128).map(|_| gunzip().whole(&body, 1 << 16, &shared));
+        futures_util::future::join_all(refusals).await;
+
+        let took = begun.elapsed();
+        assert!(took > Duration::from_secs(1), "{took:?}");
     }
 }

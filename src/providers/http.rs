@@ -140,7 +140,7 @@ impl Http {
                 let gunzip = Gunzip::of(answer.headers())?;
                 let body = answer.read(ANSWER_BYTES_MAX).await?;
                 Ok(match gunzip {
-                    Some(gunzip) => gunzip.whole(&body, ANSWER_BYTES_MAX),
+                    Some(gunzip) => gunzip.whole(&body, ANSWER_BYTES_MAX, &self.shared).await,
                     None => body,
                 })
             } else {
@@ -164,7 +164,11 @@ impl Http {
         .await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
         let body = match Gunzip::of(&headers) {
-            Ok(Some(gunzip)) => gunzip.whole(&body, ERROR_BYTES_MAX),
+            Ok(Some(gunzip)) => {
+                let whole = gunzip.whole(&body, ERROR_BYTES_MAX, &self.shared);
+                let until = deadline.min(Instant::now() + ERROR_BODY_WAIT);
+                timeout_at(until, whole).await.unwrap_or_default()
+            }
             // The status alone decides the class of an error whose text cannot be read.
             Ok(None) | Err(_) => body,
         };

@@ -50,6 +50,21 @@ impl SharedIntake {
     pub(super) fn new() -> Self {
         Self(Arc::new(Intake::new(SHARED_BYTES_PER_SECOND, SHARED_BURST)))
     }
+
+    /// Counts compressed bytes that were decoded outside of an answer, and how long that took. Lets
+    /// other tasks go on, and waits for what the server has used up.
+    pub(super) async fn unpack(&self, bytes: usize, took: Duration) {
+        let until = self.0.count(unpacked(bytes, took));
+        tokio::task::yield_now().await;
+        sleep_until(until).await;
+    }
+}
+
+/// What compressed bytes count as that were decoded in this time.
+fn unpacked(bytes: usize, took: Duration) -> u64 {
+    let time = took.as_nanos() / BYTE_TAKES.as_nanos();
+    let time = u64::try_from(time).unwrap_or(u64::MAX);
+    time.max(OF_PACKED * bytes as u64)
 }
 
 /// The pace of one answer.
@@ -82,9 +97,7 @@ impl Pace {
 
     /// Counts compressed bytes that were decoded, and how long that took.
     pub(super) fn unpack(&mut self, bytes: usize, took: Duration) {
-        let time = took.as_nanos() / BYTE_TAKES.as_nanos();
-        let time = u64::try_from(time).unwrap_or(u64::MAX);
-        self.step += time.max(OF_PACKED * bytes as u64);
+        self.step += unpacked(bytes, took);
     }
 
     /// Counts bytes of framing.

@@ -6,11 +6,7 @@ mod errors;
 mod stream;
 mod wire;
 
-use axum::{
-    Json,
-    extract::State,
-    response::{IntoResponse as _, Response},
-};
+use axum::{Extension, Json, extract::State, response::Response};
 use callboard_actors::{ports::Entropy as _, stream::StopReason};
 
 pub(super) use self::errors::translate;
@@ -24,6 +20,8 @@ use self::{
     },
 };
 use super::{
+    answer_body::round_answer,
+    answer_room::ConnectionRoom,
     api::EventFrame,
     auth::{Caller, CallerKey},
     compat::{
@@ -74,6 +72,7 @@ pub(super) async fn create(
     State(app): State<App>,
     Caller(tenant): Caller,
     key: CallerKey,
+    connection: Option<Extension<ConnectionRoom>>,
     asked: Asked<MessagesRequest>,
 ) -> Result<Response, Problem> {
     let Asked {
@@ -122,7 +121,7 @@ pub(super) async fn create(
     message.content.extend(ended.calls.iter().map(call));
     (message.stop_reason, message.stop_sequence) = (Some(reason), sequence);
     message.usage = ended.usage.into();
-    Ok(Json(message).into_response())
+    round_answer(&app, &tenant, connection, ended.bytes(), message).await
 }
 
 /// Counts the tokens of a message before it is created.

@@ -36,6 +36,14 @@ pub(in crate::http) struct Ended {
     pub(in crate::http) seq: Seq,
 }
 
+impl Ended {
+    /// Bytes of what the client is sent, but for thoughts.
+    pub(in crate::http) fn bytes(&self) -> usize {
+        let inputs = self.calls.iter().map(|call| call.input.as_str().len());
+        self.text.len() + inputs.sum::<usize>()
+    }
+}
+
 /// A call of the open batch.
 #[derive(Debug)]
 struct OpenCall {

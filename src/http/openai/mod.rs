@@ -7,7 +7,7 @@ mod stream;
 mod wire;
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::{HeaderMap, Uri},
     response::{IntoResponse, Response},
@@ -24,6 +24,8 @@ use self::{
     },
 };
 use super::{
+    answer_body::round_answer,
+    answer_room::ConnectionRoom,
     api::EventFrame,
     auth::{Caller, CallerKey},
     compat::{
@@ -104,6 +106,7 @@ pub(super) async fn chat(
     Caller(tenant): Caller,
     key: CallerKey,
     headers: HeaderMap,
+    connection: Option<Extension<ConnectionRoom>>,
     asked: Asked<ChatRequest>,
 ) -> Result<Response, Problem> {
     let Asked {
@@ -145,6 +148,7 @@ pub(super) async fn chat(
         return Ok(respond(&app, call, key, streamed));
     }
     let ended = call.end(&app).await?;
+    let bytes = ended.bytes();
     let calls: Vec<CallShown> = ended.calls.iter().map(CallShown::of).collect();
     let finish_reason = finish_reason(&ended);
     let message = Answered {
@@ -167,7 +171,7 @@ pub(super) async fn chat(
         choices,
         usage: ended.usage.into(),
     };
-    Ok(Json(answer).into_response())
+    round_answer(&app, &tenant, connection, bytes, answer).await
 }
 
 /// Lists the models: the tenant's configured model, and its alias `default`.

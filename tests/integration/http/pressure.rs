@@ -675,3 +675,60 @@ async fn long_events_that_no_client_reads_are_bounded() {
     assert!((1..=4).contains(&whole), "{lengths:?}");
     soon(async { while history().await.status() != 200 {} }).await;
 }
+
+/// The longest answers of rounds, on each route that answers with one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_answers_of_rounds_that_no_client_reads_are_bounded() {
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 12 * 1024 * 1024;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let text = "x".repeat(5 * 1024 * 1024);
+    let model = Arc::new(ScriptedModel::always(Reply::text(text)).without_record());
+    let server = Server::with(model, setting).await;
+    let ask = |path: &str, fields: &str| {
+        let body = format!("{{{fields}}}");
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer {ACME}\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let prompt = r#""messages":[{"role":"user","content":"hi"}]"#;
+    let asked = [
+        ask("/v1/conversations/c/messages", r#""content":"hi""#),
+        ask(
+            "/openai/v1/chat/completions",
+            &format!(r#""model":"default",{prompt}"#),
+        ),
+        ask("/openai/v1/responses", r#""model":"default","input":"hi""#),
+        ask(
+            "/anthropic/v1/messages",
+            &format!(r#""model":"default","max_tokens":99,{prompt}"#),
+        ),
+    ];
+    let status = async |stream: &mut TcpStream| {
+        let mut head = [0; 12];
+        soon(stream.read_exact(&mut head)).await.unwrap();
+        String::from_utf8_lossy(&head[9..]).into_owned()
+    };
+    let send = async |request: &str| {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        stream
+    };
+    // Takes nearly all of the room: the text stands twice in it.
+    let mut unread = send(&asked[0]).await;
+    assert_eq!(status(&mut unread).await, "200");
+
+    for request in &asked {
+        let mut refused = send(request).await;
+        assert_eq!(status(&mut refused).await, "429", "{request}");
+    }
+    drop(unread);
+    for request in &asked {
+        soon(async { while status(&mut send(request).await).await != "200" {} }).await;
+    }
+}

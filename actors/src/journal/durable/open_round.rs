@@ -151,7 +151,7 @@ impl OpenRound {
             return injected;
         };
         let kept = |call: &Call| match &call.state {
-            CallState::Finished(outcome) => outcome.observation.len() + MESSAGE_KEPT_BYTES,
+            CallState::Finished(outcome) => outcome.observation.len(),
             CallState::Asked { input, .. } | CallState::Allowed { input, .. } => {
                 input.as_str().len()
             }
@@ -161,7 +161,7 @@ impl OpenRound {
             CallState::Waiting => 0,
         };
         // Each call has a copy of its input. The message is not in the history yet.
-        let of_model = |call: &Call| call.tool_use.input.as_str().len();
+        let of_model = |call: &Call| call.tool_use.input.as_str().len() + MESSAGE_KEPT_BYTES;
         let calls = batch.calls.iter().map(|call| kept(call) + of_model(call));
         injected + batch.message.kept_bytes() + calls.sum::<usize>()
     }

@@ -8,7 +8,7 @@ mod stream;
 mod wire;
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -33,6 +33,8 @@ use super::convert::{answer_schema, tool_choice, unsupported};
 use crate::{
     clock::{SystemClock, SystemEntropy},
     http::{
+        answer_body::round_answer,
+        answer_room::ConnectionRoom,
         api::EventFrame,
         auth::{Caller, CallerKey},
         compat::{
@@ -86,6 +88,7 @@ pub(in crate::http) async fn create(
     State(app): State<App>,
     Caller(tenant): Caller,
     key: CallerKey,
+    connection: Option<Extension<ConnectionRoom>>,
     asked: Asked<ResponseRequest>,
 ) -> Result<Response, Problem> {
     let Asked {
@@ -144,7 +147,8 @@ pub(in crate::http) async fn create(
         return Ok(Json(response).into_response());
     }
     let ended = call.end(&app).await.map_err(in_input)?;
-    Ok(Json(whole(response, &ended)).into_response())
+    let bytes = ended.bytes();
+    round_answer(&app, &tenant, connection, bytes, whole(response, &ended)).await
 }
 
 /// The problem with the pointer of this API's list of messages.

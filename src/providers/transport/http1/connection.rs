@@ -128,8 +128,7 @@ impl Connection {
             self.send(cx);
             if self.from < self.to {
                 let bytes = self.buffer.get(self.from..self.to).unwrap_or_default();
-                let head = head::read(bytes, &mut self.interim)?;
-                if let Some(head) = head {
+                if let Some(head) = head::read(bytes, &mut self.interim)? {
                     self.from += head.bytes;
                     (self.body, self.keeps_open) = (head.body, head.keeps_open);
                     return Poll::Ready(Ok(head));

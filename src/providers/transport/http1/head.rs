@@ -16,11 +16,36 @@ pub(in crate::providers::transport) const HEADERS_MAX: usize = 100;
 /// waits.
 const INTERIM_MAX: u32 = 256;
 
-/// Interim answers that were skipped already, so that each is parsed once.
+/// Empty lines before an answer, in bytes: some servers send one.
+const EMPTY_LINES_MAX: usize = 8;
+
+/// Interim answers that were skipped already, so that each is parsed once, and how many bytes there
+/// were when the rest was parsed last, and at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Interim {
     count: u32,
     bytes: usize,
+    parsed: usize,
+    seen: usize,
+}
+
+impl Interim {
+    /// Whether the bytes are worth parsing: they may have the end of a head since the last time, or
+    /// have doubled. A head that comes byte by byte would otherwise be parsed for each of them.
+    fn is_due(&mut self, bytes: &[u8]) -> bool {
+        let new = bytes.get(self.seen.saturating_sub(2)..).unwrap_or(bytes);
+        self.seen = bytes.len();
+        let ends = |at: usize| {
+            let next = new.get(at + 1..).unwrap_or_default();
+            next.starts_with(b"\n") || next.starts_with(b"\r\n")
+        };
+        let is_due = bytes.len() >= self.parsed.saturating_mul(2)
+            || memchr::memchr_iter(b'\n', new).any(ends);
+        if is_due {
+            self.parsed = bytes.len();
+        }
+        is_due
+    }
 }
 
 /// The head of an answer.
@@ -46,6 +71,8 @@ pub(in crate::providers::transport) enum BadHead {
     Upgrade,
     #[error("the server sent more than {INTERIM_MAX} interim answers")]
     Interim,
+    #[error("the server sent empty lines in place of an answer")]
+    EmptyLines,
     #[error("the server speaks TLS; does its address begin with https://?")]
     Tls,
 }
@@ -62,8 +89,15 @@ pub(super) fn read(bytes: &[u8], interim: &mut Interim) -> Result<Option<Head>, 
     if bytes.starts_with(TLS_ALERT) {
         return Err(BadHead::Tls);
     }
+    if !interim.is_due(bytes) {
+        return Ok(None);
+    }
     loop {
         let rest = bytes.get(interim.bytes..).unwrap_or_default();
+        let empty = rest.iter().take_while(|byte| b"\r\n".contains(byte));
+        if empty.count() > EMPTY_LINES_MAX {
+            return Err(BadHead::EmptyLines);
+        }
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut response = httparse::Response::new(&mut headers);
         let length = match response.parse(rest).map_err(BadHead::Syntax)? {
@@ -171,6 +205,28 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_head_that_comes_byte_by_byte_is_parsed_a_few_times() {
+        let head = format!("HTTP/1.1 400 {}\r\na: b\r\n\r\n", "x".repeat(200_000));
+        let mut interim = Interim::default();
+        let mut parsed = 0;
+        for to in 1..=head.len() {
+            parsed += usize::from(interim.is_due(&head.as_bytes()[..to]));
+        }
+        assert!(parsed < 25, "{parsed}");
+        assert_eq!(interim.parsed, head.len(), "its end is seen at once");
+    }
+
+    #[test]
+    fn empty_lines_before_an_answer_are_few() {
+        let read = |count: usize| {
+            let bytes = format!("{}HTTP/1.1 200 OK\r\n\r\n", "\r\n".repeat(count));
+            read(bytes.as_bytes(), &mut Interim::default())
+        };
+        assert!(read(4).unwrap().is_some());
+        assert_eq!(read(5).unwrap_err(), BadHead::EmptyLines);
+    }
 
     fn head(lines: &str) -> Result<Option<(u16, Framing, bool)>, BadHead> {
         let bytes = format!("{}\r\n\r\n", lines.replace('\n', "\r\n"));
