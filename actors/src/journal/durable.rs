@@ -121,17 +121,11 @@ impl Durable {
         self.history.messages().kept_bytes() + self.waiting_bytes()
     }
 
-    /// Bytes of what is held beside the history: prompts, injected messages and results of calls that
-    /// wait to enter it, and answers of the open round that a compaction has removed from it.
+    /// Bytes of what waits to enter the history: prompts, injected messages, answers with open calls and
+    /// their results.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let prompts = self.inbox.iter().map(AcceptedPrompt::kept_bytes);
-        let Some(round) = &self.round else {
-            return prompts.sum();
-        };
-        // The history shares the answers that it still has.
-        let removed = round.answer_bytes();
-        let removed = removed.saturating_sub(self.history.messages().kept_bytes());
-        prompts.sum::<usize>() + round.waiting_bytes() + removed
+        prompts.sum::<usize>() + self.round.as_ref().map_or(0, |round| round.waiting_bytes())
     }
 
     /// The fallback that the next model call asks; `None` for the configured way.

@@ -22,7 +22,7 @@ use crate::{
 /// The longest answer of the small model, in tokens.
 const ANSWER_MAX: u32 = 500;
 
-pub(super) fn small_window(context_window: u32) -> Capabilities {
+fn small_window(context_window: u32) -> Capabilities {
     Capabilities {
         context_window,
         output_max: ANSWER_MAX,

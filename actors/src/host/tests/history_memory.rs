@@ -531,37 +531,3 @@ async fn arguments_of_calls_that_wait_for_their_caller_count_as_memory() {
     assert!(held >= 160_000, "{held}");
     assert!((2..=3).contains(&waiting.len()), "{}", waiting.len());
 }
-
-#[tokio::test(start_paused = true)]
-async fn answers_that_a_compaction_removed_count_until_their_round_ends() {
-    let (tool, _) = probe("little", EffectClass::Pure, |_| async {
-        Ok("x".to_owned().into())
-    });
-    let model = ScriptedModel::answering(|_, call| match call {
-        0..15 => {
-            let input = RawJson::of(&json!({ "n": call })).unwrap();
-            Reply::text("word ".repeat(2000)).and_tool("little", &input)
-        }
-        _ => Reply::stall(),
-    });
-    let model = Arc::new(model.capabilities(super::context::small_window(8000)));
-    let host = builder(&model).tools([tool]).build().await.unwrap();
-    let round = host.tenant("acme").conversation("c-1").send("go").await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-
-    let state = host
-        .tenant("acme")
-        .conversation("c-1")
-        .state()
-        .await
-        .unwrap();
-    eprintln!(
-        "{} {:?} {:?}",
-        model.requests().len(),
-        state.history.messages().kept_bytes(),
-        state.round.map(|r| r.phase)
-    );
-    let held = host.tenant("acme").usage().unwrap().memory_bytes;
-    assert!(held > 14 * 10_000, "{held}");
-    drop(round);
-}

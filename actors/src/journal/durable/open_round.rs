@@ -166,14 +166,6 @@ impl OpenRound {
         injected + batch.message.kept_bytes() + calls.sum::<usize>()
     }
 
-    /// Bytes of the answers before the one whose calls are open, which are kept for the end of the
-    /// round.
-    pub(super) fn answer_bytes(&self) -> usize {
-        let open = usize::from(matches!(self.phase, Phase::Batch(_)));
-        let answers = self.assistant_messages.iter().rev().skip(open);
-        answers.map(Message::kept_bytes).sum()
-    }
-
     /// Returns the text of the last assistant message.
     pub(crate) fn text(&self) -> String {
         self.assistant_messages
