@@ -132,7 +132,7 @@ const PAID_WAIT_MAX: Duration = Duration::from_millis(500);
 /// takes room until it is read.
 ///
 /// # Errors
-/// As [`json_answer`]; 429 without room. The answer can be read again.
+/// As [`json_answer`]; 429 without room. The answer of a conversation that is kept can be read again.
 pub(super) async fn round_answer(
     app: &App,
     tenant: &TenantId,

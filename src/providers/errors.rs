@@ -38,9 +38,9 @@ const JSON_BYTES_MAX: usize = 64 * 1024;
 impl ErrorFields {
     /// Reads an error body or event: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}` or plain text.
     pub(super) fn read(body: &[u8]) -> Self {
-        let json = body.get(..=JSON_BYTES_MAX).is_none();
-        let value = json.then(|| serde_json::from_slice::<Value>(body).ok());
-        let Some(value) = value.flatten() else {
+        let short = Some(body).filter(|body| body.len() <= JSON_BYTES_MAX);
+        let value = short.and_then(|body| serde_json::from_slice::<Value>(body).ok());
+        let Some(value) = value else {
             return Self {
                 message: plain(body),
                 ..Self::default()

@@ -108,8 +108,8 @@ impl Tenant {
 pub(crate) enum MemoryLeft {
     /// Some.
     Some,
-    /// None: results of tools and long answers wait for another time. Short answers of rounds that end
-    /// go beyond the limit.
+    /// None: calls of tools do not start, and a long answer ends its round. Short answers go beyond the
+    /// limit.
     None,
     /// The limit is passed by a quarter: rounds end before their next model call.
     Exceeded,
