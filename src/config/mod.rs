@@ -280,7 +280,8 @@ impl Config {
                 None if named.is_some() => {
                     return Err(ConfigError::Unreadable {
                         file: path.clone(),
-                        reason: "there is no such file".into(),
+                        reason: "there is no such file; `callboard config init` writes a first one"
+                            .into(),
                     });
                 }
                 None => {}

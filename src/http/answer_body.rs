@@ -22,6 +22,7 @@ use futures_util::{
     Stream, StreamExt as _, TryStreamExt as _,
     stream::{self, BoxStream},
 };
+use http_body::Body as _;
 use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::{
@@ -30,7 +31,7 @@ use tokio::{
 };
 
 use super::{
-    answer_room::{AnswerRoom, ConnectionRoom},
+    answer_room::{AnswerRoom, AnswerRooms, ConnectionRoom},
     body::{WORKED_IN_PLACE_MAX, worked},
     error::Problem,
     shared::App,
@@ -122,11 +123,14 @@ pub(super) async fn json_answer(
     whole_answer("application/json", bytes, room, pause_max).await
 }
 
-/// Bytes of a round's answer that take no room: more than most models write.
-const USUAL_ANSWER_BYTES: usize = 1024 * 1024;
+/// Bytes of an answer that take no room: more than most have.
+pub(super) const FREE_BYTES: usize = 64 * 1024;
 
-/// How long a longer one waits for room. Its text is held meanwhile.
-const PAID_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Bytes of an answer that may wait for its client for ever: less than a connection takes at once.
+const UNWATCHED_BYTES: usize = 4 * 1024;
+
+/// How long an answer that is in memory waits for room.
+const HELD_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The answer of a round to the client that asked for it. `bytes` are those of its texts: a long one
 /// takes room until it is read.
@@ -140,30 +144,53 @@ pub(super) async fn round_answer(
     bytes: usize,
     value: impl Serialize + Send + 'static,
 ) -> Result<Response, Problem> {
-    if bytes <= USUAL_ANSWER_BYTES {
+    if bytes <= FREE_BYTES {
         return Ok(axum::Json(value).into_response());
     }
     let own = || ConnectionRoom::new(&app.config.bounds);
     let connection = connection.map_or_else(own, |Extension(room)| room);
     let taken = app
         .answers
-        .take_within(PAID_WAIT_MAX, tenant, &connection, bytes);
+        .take_within(HELD_WAIT_MAX, tenant, &connection, bytes);
     json_answer(app, tenant, value, taken.await?).await
 }
 
-/// As [`json_answer`], of a value that its client has paid for and reads once: it takes no room.
+/// An answer of any route, counted until it is sent, or until its client has taken nothing of it for
+/// the longest pause. One that is written while its client reads it counts by itself.
 ///
 /// # Errors
-/// 429 when too many answers of the tenant wait to be built.
-pub(super) async fn json_once(
-    app: &App,
-    tenant: &TenantId,
-    value: impl Serialize + Send + 'static,
+/// 429 for more than [`FREE_BYTES`] without room.
+pub(super) async fn counted(
+    (answers, tenant, connection): (&AnswerRooms, &TenantId, &ConnectionRoom),
+    pause_max: Duration,
+    response: Response,
 ) -> Result<Response, Problem> {
-    let place = (&app.views, Some(tenant.clone()));
-    let (bytes, ()) = encoded(place, value, ()).await?;
-    let media = HeaderValue::from_static("application/json");
-    Ok(([(header::CONTENT_TYPE, media)], bytes).into_response())
+    let bytes = response.body().size_hint().exact();
+    let bytes = bytes.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if bytes <= UNWATCHED_BYTES {
+        return Ok(response);
+    }
+    let room = if bytes > FREE_BYTES {
+        let taken = answers.take_within(HELD_WAIT_MAX, tenant, connection, bytes);
+        Some(taken.await?)
+    } else {
+        None
+    };
+    let (mut parts, body) = response.into_parts();
+    parts
+        .headers
+        .entry(header::CONTENT_LENGTH)
+        .or_insert_with(|| HeaderValue::from(bytes));
+    let body = answer_body(in_pieces(body), room, pause_max);
+    Ok(Response::from_parts(parts, body))
+}
+
+/// The chunks of a body, cut into pieces.
+pub(super) fn in_pieces(body: Body) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send {
+    body.into_data_stream().flat_map(|chunk| match chunk {
+        Ok(chunk) => stream::iter(pieces(chunk).map(Ok)).left_stream(),
+        Err(error) => stream::iter([Err(error)]).right_stream(),
+    })
 }
 
 /// Encodes a value: here, until it has more bytes than a worker thread encodes; then from the start, on
@@ -264,13 +291,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::{
-        fair::Waiting,
-        http::{
-            HttpBounds,
-            answer_room::{AnswerRooms, ConnectionRoom},
-        },
-    };
+    use crate::{fair::Waiting, http::HttpBounds};
 
     #[tokio::test]
     async fn a_long_answer_is_encoded_off_the_worker_threads() {
@@ -320,5 +341,41 @@ mod tests {
             body.next().await.unwrap().is_err(),
             "the answer is not cut silently"
         );
+    }
+    /// An answer in memory of this many bytes, counted in `rooms`, on a connection of its own.
+    async fn in_memory(rooms: &AnswerRooms, bytes: usize) -> Result<Response, Problem> {
+        let connection = ConnectionRoom::new(&HttpBounds::default());
+        let acme = TenantId::new("acme").unwrap();
+        let response = "x".repeat(bytes).into_response();
+        counted(
+            (rooms, &acme, &connection),
+            Duration::from_secs(60),
+            response,
+        )
+        .await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_in_memory_counts_until_it_is_read_or_given_up() {
+        let rooms = AnswerRooms::new(&HttpBounds {
+            tenant_answer_bytes_max: FREE_BYTES + 1024,
+            ..HttpBounds::default()
+        });
+        let unread = in_memory(&rooms, FREE_BYTES + 1).await.unwrap();
+        let refused = in_memory(&rooms, FREE_BYTES + 1).await.unwrap_err();
+        assert_eq!((refused.status, &*refused.code), (429, "too_many_bytes"));
+
+        let short = in_memory(&rooms, FREE_BYTES).await.unwrap();
+        assert_eq!(short.headers()[header::CONTENT_LENGTH], "65536");
+        let shortest = in_memory(&rooms, UNWATCHED_BYTES).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        let read =
+            async |response: Response| axum::body::to_bytes(response.into_body(), 1 << 20).await;
+        assert!(read(short).await.is_err(), "no client read it for a minute");
+        assert_eq!(read(shortest).await.unwrap().len(), UNWATCHED_BYTES);
+
+        let next = in_memory(&rooms, FREE_BYTES + 1).await.unwrap();
+        assert_eq!(read(next).await.unwrap().len(), FREE_BYTES + 1);
+        drop(unread);
     }
 }

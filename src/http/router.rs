@@ -20,6 +20,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 #[cfg(feature = "mcp-server")]
 use super::mcp;
 use super::{
+    answer_body::counted,
+    answer_room::ConnectionRoom,
     anthropic,
     auth::{API_KEY, Admin, Caller, OpenedBy, no_route, opened_by},
     console, cors,
@@ -148,9 +150,9 @@ fn layered(routes: Router<App>, app: &App, redactor: &Redactor) -> Router {
     outside(router.with_state(app.clone()))
 }
 
-/// Counts a tenant's request until its answer is sent, and refuses one too many: with its key, or with
-/// a session of the console that its key opened. What has neither is refused at once by its route, or
-/// is the operator's.
+/// Counts a tenant's request and its answer until that is sent, and refuses one too many: with its key,
+/// or with a session of the console that its key opened. What has neither is refused at once by its
+/// route, or is the operator's.
 async fn within_bounds(State(app): State<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let caller = match parts.uri.path().starts_with(console::PREFIX) {
@@ -161,13 +163,20 @@ async fn within_bounds(State(app): State<App>, request: Request, next: Next) -> 
         }
     };
     let request = Request::from_parts(parts, body);
-    match caller.map(|tenant| app.begin(&tenant)) {
-        Some(Ok(open)) => next
-            .run(request)
-            .await
-            .map(|body| held_until_sent(body, open)),
-        Some(Err(refused)) => refused.into_response(),
-        None => next.run(request).await,
+    let Some(tenant) = caller else {
+        return next.run(request).await;
+    };
+    let open = match app.begin(&tenant) {
+        Ok(open) => open,
+        Err(refused) => return refused.into_response(),
+    };
+    let bounds = &app.config.bounds;
+    let connection = ConnectionRoom::of(request.extensions(), bounds);
+    let response = next.run(request).await;
+    let room = (&app.answers, &tenant, &connection);
+    match counted(room, bounds.write_pause_max, response).await {
+        Ok(response) => response.map(|body| held_until_sent(body, open)),
+        Err(refused) => refused.into_response(),
     }
 }
 

@@ -120,6 +120,7 @@ impl Bounded {
             })?;
             body.extend_from_slice(&part);
         }
+        self.intake.take_values(scan.values());
         Ok(body)
     }
 

@@ -14,6 +14,10 @@ const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
 /// Bytes that a value of a message counts as.
 const VALUE_BYTES: u64 = 128;
 
+/// Bytes that a part of an answer over HTTP counts as, beside its own: one that comes a byte at a time costs by
+/// its reads.
+const PART_BYTES: u64 = 512;
+
 /// What may be read at once after a pause, as time.
 const BURST: Duration = Duration::from_secs(1);
 
@@ -26,12 +30,13 @@ impl Intake {
         Self(Arc::new(intake::Intake::new(BYTES_PER_SECOND, BURST)))
     }
 
-    /// Waits until bytes that were read are within the bound. Cancel safe: they stay counted.
-    pub(super) async fn take(&self, bytes: &[u8]) {
-        sleep_until(self.read(bytes)).await;
+    /// Waits until a part of an answer that was read is within the bound. Cancel safe: it stays counted.
+    pub(super) async fn take(&self, part: &[u8]) {
+        let until = self.0.count(intake::cost(part) + PART_BYTES);
+        sleep_until(until).await;
     }
 
-    /// Counts bytes that were read; returns when reading may go on.
+    /// Counts bytes that were read from a pipe; returns when reading may go on.
     pub(super) fn read(&self, bytes: &[u8]) -> Instant {
         self.0.count(intake::cost(bytes))
     }
@@ -63,6 +68,21 @@ mod tests {
         assert!(
             second.abs_diff(BURST) < Duration::from_millis(2),
             "{second:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parts_of_one_byte_come_at_the_pace_of_their_reads() {
+        let intake = Intake::new();
+        let begun = Instant::now();
+
+        for _ in 0..4 * BYTES_PER_SECOND / PART_BYTES {
+            intake.take(b"x").await;
+        }
+        let rate = begun.elapsed().as_secs_f64();
+        assert!(
+            rate > 2.9,
+            "four seconds' worth, of which one at once: {rate}"
         );
     }
 

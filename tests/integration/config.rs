@@ -411,7 +411,7 @@ fn a_file_that_cannot_be_read_is_one_line() {
     assert_eq!(
         error(&missing),
         format!(
-            "{}: cannot be read: there is no such file",
+            "{}: cannot be read: there is no such file; `callboard config init` writes a first one",
             missing.display()
         )
     );

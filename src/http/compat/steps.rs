@@ -37,10 +37,20 @@ pub(in crate::http) struct Ended {
 }
 
 impl Ended {
-    /// Bytes of what the client is sent, but for thoughts.
+    /// Bytes of what it has: text, thoughts and the inputs of calls.
     pub(in crate::http) fn bytes(&self) -> usize {
         let inputs = self.calls.iter().map(|call| call.input.as_str().len());
-        self.text.len() + inputs.sum::<usize>()
+        let thoughts = self.thoughts.iter().map(bytes_of_thought);
+        self.text.len() + inputs.sum::<usize>() + thoughts.sum::<usize>()
+    }
+}
+
+fn bytes_of_thought(block: &ContentBlock) -> usize {
+    match block {
+        ContentBlock::Thinking(thought) => {
+            thought.thinking.len() + thought.signature.as_ref().map_or(0, String::len)
+        }
+        other => other.raw().map_or(0, |raw| raw.as_str().len()),
     }
 }
 

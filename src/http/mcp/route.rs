@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use axum::{
     Extension, Router,
-    body::{Body, Bytes},
+    body::Body,
     extract::State,
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use futures_util::{Stream, StreamExt as _, stream};
 use rmcp::{
     model::{ClientJsonRpcMessage, ErrorCode},
     transport::streamable_http_server::{
@@ -22,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::{api::Api, patience::in_time, server::Server, unread::Unread};
 use crate::http::{
-    answer_body::{answer_body, pieces},
+    answer_body::{answer_body, in_pieces},
     answer_room::ConnectionRoom,
     api::EventFrame,
     auth::Caller,
@@ -122,14 +121,6 @@ pub(in crate::http) async fn message(
     as_problem(response.map(|body| answer_body(in_pieces(body), held, pause_max)))
 }
 
-/// The chunks of a body, cut into pieces. A chunk is a whole event, and that of a long text is large.
-fn in_pieces(body: Body) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send {
-    body.into_data_stream().flat_map(|chunk| match chunk {
-        Ok(chunk) => stream::iter(pieces(chunk).map(Ok)).left_stream(),
-        Err(error) => stream::iter([Err(error)]).right_stream(),
-    })
-}
-
 /// Refuses what a page in a browser sends: a name that leads to this host by a trick (DNS rebinding)
 /// makes its requests look like those of the user.
 fn no_origin(parts: &Parts) -> Result<(), Problem> {
@@ -207,7 +198,7 @@ fn as_problem(response: Response) -> Result<Response, Problem> {
 mod tests {
     use std::future::pending;
 
-    use axum::http::Request;
+    use axum::{body::Bytes, http::Request};
     use callboard_actors::{
         ids::TenantId,
         testing::{Reply, ScriptedModel},

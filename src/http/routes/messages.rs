@@ -21,7 +21,7 @@ use futures_util::stream;
 
 use super::{Path, Query, single_header};
 use crate::http::{
-    answer_body::{answer_body, built, bytes_of, json_answer, round_answer},
+    answer_body::{answer_body, built, bytes_of, round_answer},
     answer_room::{AnswerRoom, ConnectionRoom},
     api::{
         Accepted, Answer, DEADLINE_MS_MAX, EventFrame, History, HistoryPage, MessageForm,
@@ -127,17 +127,8 @@ pub(in crate::http) async fn send(
                 answer = outcome(&scope, &mut reply) => answer?,
                 () = app.config.leaving.cancelled() => return Err(left_open(&scope, &reply)),
             };
-            match connection {
-                // The round of a first request is paid for; this one can be had any number of times.
-                Some(Extension(connection)) if replayed => {
-                    let room = app.answers.take(&tenant, &connection, 1).await?;
-                    json_answer(&app, &tenant, answer, room).await?
-                }
-                connection => {
-                    let bytes = answer.text.len() + answer.full_text.len();
-                    round_answer(&app, &tenant, connection, bytes, answer).await?
-                }
-            }
+            let bytes = answer.text.len() + answer.full_text.len();
+            round_answer(&app, &tenant, connection, bytes, answer).await?
         }
     };
     if replayed {

@@ -88,7 +88,7 @@ fn a_configuration_with_a_mistake_names_file_line_and_nearest_key() {
     check(
         &missing,
         2,
-        "error: no-such.toml: cannot be read: there is no such file",
+        "error: no-such.toml: cannot be read: there is no such file; `callboard config init` writes a first one",
     );
     std::fs::write(
         home.work().join("callboard.toml"),

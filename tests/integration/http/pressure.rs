@@ -90,22 +90,37 @@ impl Raw {
     /// Sends a call of a tool of `/mcp` on this stream, as a client of the newest version: its answer
     /// begins when the result is known.
     async fn call(&mut self, stream: u32, name: &str, arguments: &Value) {
-        let bearer = format!("Bearer {ACME}");
         let fields = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":authority", "a"),
-            (":path", "/mcp"),
-            ("authorization", &bearer),
-            ("content-type", "application/json"),
             ("accept", "application/json, text/event-stream"),
             ("mcp-protocol-version", "2026-07-28"),
             ("mcp-method", "tools/call"),
             ("mcp-name", name),
         ];
-        let call = mcp::newer_call(name, arguments).to_string();
+        let call = mcp::newer_call(name, arguments);
+        self.post_with(stream, "/mcp", &fields, &call).await;
+    }
+
+    /// Sends a body of at most 16 KiB on this stream.
+    async fn post(&mut self, stream: u32, path: &str, body: &Value) {
+        self.post_with(stream, path, &[], body).await;
+    }
+
+    async fn post_with(&mut self, stream: u32, path: &str, more: &[(&str, &str)], body: &Value) {
+        let bearer = format!("Bearer {ACME}");
+        let mut fields = vec![
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", path),
+            ("authorization", &bearer),
+            ("content-type", "application/json"),
+        ];
+        fields.extend(more);
         let head = frame(HEADERS, END_HEADERS, stream, &block(&fields));
-        let request = [head, frame(DATA, END_STREAM, stream, call.as_bytes())];
+        let request = [
+            head,
+            frame(DATA, END_STREAM, stream, body.to_string().as_bytes()),
+        ];
         self.writes.write_all(&request.concat()).await.unwrap();
     }
 
@@ -503,7 +518,7 @@ async fn pages_of_the_console_count_until_they_are_read() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_given_again_counts_until_it_is_read() {
     let mut bounds = HttpBounds::default();
-    bounds.tenant_answer_bytes_max = 1024 * 1024;
+    bounds.tenant_answer_bytes_max = 2 * 1024 * 1024;
     let setting = Setting {
         bounds,
         ..Setting::default()
@@ -514,7 +529,7 @@ async fn an_answer_that_is_given_again_counts_until_it_is_read() {
         "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\
          idempotency-key: k\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{{\"content\":\"a\"}}"
     );
-    // The first answer is short enough to take no room.
+    // The text stands twice in an answer.
     let mut held = Vec::new();
     let mut statuses = Vec::new();
     for _ in 0..3 {
@@ -732,4 +747,68 @@ async fn long_answers_of_rounds_that_no_client_reads_are_bounded() {
     for request in &asked {
         soon(async { while status(&mut send(request).await).await != "200" {} }).await;
     }
+}
+
+/// A host whose tenant has room for 256 KiB of unread answers, and whose model answers with `text`.
+async fn with_little_room(text: String, write_pause_max: Duration) -> Server {
+    let mut bounds = HttpBounds::default();
+    bounds.tenant_answer_bytes_max = 256 * 1024;
+    bounds.write_pause_max = write_pause_max;
+    let setting = Setting {
+        bounds,
+        ..Setting::default()
+    };
+    let model = ScriptedModel::answering(move |_, _| Reply::text(text.clone()));
+    Server::with(Arc::new(model.without_record()), setting).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_long_only_as_json_takes_room_until_it_is_read() {
+    // A control character has six bytes in JSON, and the text stands twice in the answer.
+    let server = with_little_room("\u{1}".repeat(25_000), Duration::from_secs(2)).await;
+    let prompt = json!({"content": "hi"});
+    let mut silent = Raw::connect(&server).await;
+    silent
+        .post(1, "/v1/conversations/c/messages", &prompt)
+        .await;
+    assert_eq!(soon(silent.answered(1)).await, 1);
+    let ask = async || {
+        let request = server.ask(Method::POST, "/v1/conversations/d/messages", ACME);
+        soon(with_json(request, &prompt).send()).await.unwrap()
+    };
+
+    let refused = ask().await;
+    assert_eq!(problem(refused).await, (429, "too_many_bytes".into()));
+
+    // The silent client loses its answer.
+    soon(async { while ask().await.status() != 200 {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn responses_that_are_cancelled_or_in_the_background_take_room_until_they_are_read() {
+    let server = with_little_room("x".repeat(200_000), Duration::from_secs(60)).await;
+    let create = async |body: Value| {
+        let request = server.ask(Method::POST, "/openai/v1/responses", ACME);
+        soon(with_json(request, &body).send()).await.unwrap()
+    };
+    let ended = body(create(json!({"model": "default", "input": "hi"})).await).await;
+    let path = format!("/openai/v1/responses/{}", ended["id"].as_str().unwrap());
+    let mut silent = Raw::connect(&server).await;
+    silent.post(1, &format!("{path}/cancel"), &json!({})).await;
+    assert_eq!(soon(silent.answered(1)).await, 1);
+
+    let refused = server.get(&path).await;
+    assert_eq!(
+        refused.status(),
+        429,
+        "the answer to the cancellation is not read"
+    );
+    let background = json!({
+        "model": "default", "input": "hi", "background": true, "instructions": "y".repeat(100_000)
+    });
+    assert_eq!(create(background.clone()).await.status(), 429);
+
+    drop(silent);
+    soon(async { while server.get(&path).await.status() != 200 {} }).await;
+    assert_eq!(create(background).await.status(), 200);
 }

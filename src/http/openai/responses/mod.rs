@@ -7,12 +7,7 @@ pub(in crate::http) mod stored;
 mod stream;
 mod wire;
 
-use axum::{
-    Extension, Json,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
+use axum::{Extension, extract::State, http::StatusCode, response::Response};
 use callboard_actors::{
     chat::{RawJson, ToolChoice},
     ids::{Seq, TenantId},
@@ -143,11 +138,12 @@ pub(in crate::http) async fn create(
     if streams {
         return Ok(respond(&app, call, key, Events::new(response)));
     }
+    let own_bytes = response.bytes();
     if is_background {
-        return Ok(Json(response).into_response());
+        return round_answer(&app, &tenant, connection, own_bytes, response).await;
     }
     let ended = call.end(&app).await.map_err(in_input)?;
-    let bytes = ended.bytes();
+    let bytes = own_bytes + ended.bytes();
     round_answer(&app, &tenant, connection, bytes, whole(response, &ended)).await
 }
 

@@ -20,7 +20,7 @@ use super::{
     wire::{ItemList, ResponseShown},
 };
 use crate::http::{
-    answer_body::{built, json_answer, json_once, whole_answer},
+    answer_body::{built, json_answer, whole_answer},
     answer_room::ConnectionRoom,
     api::EventFrame,
     auth::{Caller, CallerKey},
@@ -146,6 +146,30 @@ impl Stored {
         Ok(end)
     }
 
+    /// The response as it is now, and its bytes.
+    async fn now(&self, app: &App) -> Result<(ResponseShown, usize), Problem> {
+        let mut response = self.begun(app).await?;
+        let end = self.end(app, &mut response).await?;
+        let ended = end.as_ref().and_then(|end| end.as_ref().ok());
+        let bytes = response.bytes() + ended.map_or(0, Ended::bytes);
+        Ok((at(response, end), bytes))
+    }
+
+    /// Answers with the response as it is now.
+    async fn answer(&self, app: &App, connection: &ConnectionRoom) -> Result<Response, Problem> {
+        let tenant = &self.scope.tenant;
+        // Reserved before the response is read, and held until it is sent.
+        let mut room = app.answers.take(tenant, connection, ITEMS_BYTES).await?;
+        let (mut response, bytes) = self.now(app).await?;
+        if bytes > ITEMS_BYTES {
+            // A request that waits for more room holds no answer meanwhile.
+            drop(response);
+            room.resize(bytes).await?;
+            (response, _) = self.now(app).await?;
+        }
+        json_answer(app, tenant, response, room).await
+    }
+
     fn call(&self, app: &App) -> Result<Call, Problem> {
         Call::again(app, &self.scope, self.place, None)
     }
@@ -190,11 +214,7 @@ pub(in crate::http) async fn get(
         let events = Events::new(response).after(query.starting_after);
         return Ok(respond(&app, call, key, events));
     }
-    // Reserved before the response is read, and held until it is sent.
-    let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
-    let mut response = stored.begun(&app).await?;
-    let end = stored.end(&app, &mut response).await?;
-    json_answer(&app, &tenant, at(response, end), room).await
+    stored.answer(&app, &connection).await
 }
 
 /// Cancels a response that is in progress.
@@ -209,35 +229,34 @@ pub(in crate::http) async fn get(
 pub(in crate::http) async fn cancel(
     State(app): State<App>,
     Caller(tenant): Caller,
+    Extension(connection): Extension<ConnectionRoom>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let stored = Stored::find(&app, &tenant, id).await?;
-    let response = stored.begun(&app).await?;
     let mut call = stored.call(&app)?;
-    if let Some(end) = call.end_now().await {
-        return json_once(&app, &tenant, at(response, Some(end))).await;
-    }
-    let state = stored.conversation.state().await?;
-    match state.round {
-        Some(open) if open.id == stored.place.round => stored.conversation.interrupt().await?,
-        // It ended in between.
-        None => {}
-        Some(_) => {
-            let detail = "another response of this conversation is running; cancel that one first";
-            return Err(Problem::new(
-                StatusCode::CONFLICT,
-                "conversation_busy",
-                detail,
-            ));
+    if call.end_now().await.is_none() {
+        let state = stored.conversation.state().await?;
+        match state.round {
+            Some(open) if open.id == stored.place.round => stored.conversation.interrupt().await?,
+            // It ended in between.
+            None => {}
+            Some(_) => {
+                let detail =
+                    "another response of this conversation is running; cancel that one first";
+                return Err(Problem::new(
+                    StatusCode::CONFLICT,
+                    "conversation_busy",
+                    detail,
+                ));
+            }
+        }
+        if let Err(problem) = call.end(&app).await
+            && problem.code == Problem::draining().code
+        {
+            return Err(problem);
         }
     }
-    let end = call.end(&app).await;
-    if let Err(problem) = &end
-        && problem.code == Problem::draining().code
-    {
-        return Err(problem.clone());
-    }
-    json_once(&app, &tenant, at(response, Some(end))).await
+    stored.answer(&app, &connection).await
 }
 
 /// Lists what the request of a response brought: its messages, or the outputs of the client's tools.
@@ -265,9 +284,14 @@ pub(in crate::http) async fn input_items(
     };
     let stored = Stored::find(&app, &tenant, id).await?;
     // Reserved before the items are read, so that waiting requests hold nothing.
-    let room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
-    let brought = stored.brought().await?;
+    let mut room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
+    let mut brought = stored.brought().await?;
     let (bytes, round) = (brought.bytes(), stored.place.round);
+    if bytes > ITEMS_BYTES {
+        drop(brought);
+        room.resize(bytes).await?;
+        brought = stored.brought().await?;
+    }
     let page = move || {
         let page = page_of(brought.into_items(round), is_ascending, query.after, limit);
         // Serializing plain types to memory cannot fail.

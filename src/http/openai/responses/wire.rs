@@ -277,6 +277,27 @@ pub(in crate::http) struct ResponseShown {
     pub(super) metadata: RawJson,
 }
 
+impl ResponseShown {
+    /// Bytes of what its request brought.
+    pub(super) fn bytes(&self) -> usize {
+        let instructions = self.instructions.as_ref().map_or(0, String::len);
+        let tools = self.tools.iter().map(ToolShown::bytes);
+        let schema = match &self.text.format {
+            FormatShown::JsonSchema { schema, .. } => schema.as_str().len(),
+            FormatShown::Text | FormatShown::JsonObject => 0,
+        };
+        instructions + tools.sum::<usize>() + schema + self.metadata.as_str().len()
+    }
+}
+
+impl ToolShown {
+    fn bytes(&self) -> usize {
+        let description = self.description.as_ref().map_or(0, String::len);
+        let parameters = self.parameters.as_ref();
+        self.name.len() + description + parameters.map_or(0, |json| json.as_str().len())
+    }
+}
+
 /// Fields of OpenAI's form that are the same in every response.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(in crate::http) struct Fixed {
