@@ -26,6 +26,32 @@ const RETRY_AFTER_MS: u64 = 1000;
 /// `Retry-After` while the operator has paused a tenant: a person ends a pause, so it is longer.
 const PAUSED_RETRY_MS: u64 = 30_000;
 
+/// Most bytes of a text of an error, as it is sent.
+const TEXT_BYTES_MAX: usize = 4 * 1024;
+
+/// Most bytes of a text before keys in it are masked: a key that this cuts is not sent.
+const RAW_BYTES_MAX: usize = 4 * TEXT_BYTES_MAX;
+
+/// Most characters of a caller's text that are quoted.
+const QUOTED_CHARS_MAX: usize = 64;
+
+/// The beginning of a caller's text, quoted.
+pub(super) fn quoted(text: &str) -> String {
+    let start: String = text.chars().take(QUOTED_CHARS_MAX).collect();
+    let more = if start.len() < text.len() { "…" } else { "" };
+    format!("{start:?}{more}")
+}
+
+/// Cuts a text to `bytes_max`.
+fn cut(mut text: String, bytes_max: usize) -> String {
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max));
+        text.shrink_to_fit();
+        text.push('…');
+    }
+    text
+}
+
 /// An error (RFC 9457, `application/problem+json`). Its `type` is `about:blank`; `code` identifies
 /// the problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
@@ -60,7 +86,7 @@ impl Problem {
             status: status.as_u16(),
             title,
             code: code.into(),
-            detail: detail.into(),
+            detail: cut(detail.into(), RAW_BYTES_MAX),
             pointer: None,
             retry_after_ms: None,
             is_stored: false,
@@ -69,7 +95,7 @@ impl Problem {
 
     pub(super) fn at(self, pointer: impl Into<String>) -> Self {
         Self {
-            pointer: Some(pointer.into()),
+            pointer: Some(cut(pointer.into(), RAW_BYTES_MAX)),
             ..self
         }
     }
@@ -89,8 +115,9 @@ impl Problem {
         }
     }
 
-    /// Applies `mask` to every text of the problem.
+    /// Applies `mask` to every text of the problem, and cuts long ones.
     pub(super) fn masked(self, mask: impl Fn(&str) -> String) -> Self {
+        let mask = |text: &str| cut(mask(text), TEXT_BYTES_MAX);
         Self {
             code: mask(&self.code),
             detail: mask(&self.detail),

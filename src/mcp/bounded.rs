@@ -2,12 +2,17 @@
 //! over pipes. The SDK's own client bounds bytes only, and a message of a few MiB may hold millions
 //! of values, each of which costs a hundred bytes or more.
 //!
-//! Guarantees: a message that breaks a bound sets the connection's [`Fault`], which ends it. At most
-//! 64 KiB of a failure's body are read. Answers mean to the SDK what they mean from its own client.
+//! Guarantees: a message that breaks a bound sets the connection's [`Fault`], which ends it. Of a
+//! connection's messages, few are long at a time while they are read; others wait. At most 64 KiB of a
+//! failure's body are read. Answers mean to the SDK what they mean from its own client.
 
 use std::{collections::HashMap, io, sync::Arc};
 
-use futures_util::StreamExt as _;
+use bytes::Bytes;
+use futures_util::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
 use reqwest::{
     Client, RequestBuilder, Response, StatusCode,
     header::{
@@ -28,6 +33,7 @@ use rmcp::{
     },
 };
 use sse_stream::SseStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     intake::Intake,
@@ -43,6 +49,13 @@ const LAST_EVENT_ID: &str = "last-event-id";
 /// Most bytes read of a failure's body.
 const FAILURE_BYTES_MAX: usize = 64 * 1024;
 
+/// Bytes of a message from which it is long.
+const LONG_BYTES: usize = 64 * 1024;
+
+/// Long messages of a connection that are read at a time. A server may begin as many as it has calls
+/// and end none.
+const LONG_AT_ONCE_MAX: usize = 2;
+
 type Failure = StreamableHttpError<reqwest::Error>;
 
 /// An HTTP client that passes on only messages within the bounds.
@@ -53,6 +66,8 @@ pub(super) struct Bounded {
     outside: Outside,
     fault: Fault,
     intake: Intake,
+    /// Places of long messages.
+    long: Arc<Semaphore>,
 }
 
 impl Bounded {
@@ -66,7 +81,15 @@ impl Bounded {
             outside: Outside::start()?,
             fault,
             intake: Intake::new(),
+            long: Arc::new(Semaphore::new(LONG_AT_ONCE_MAX)),
         })
+    }
+
+    fn place(&self) -> Place {
+        Place {
+            places: self.long.clone(),
+            held: None,
+        }
     }
 
     /// Sends a request with the headers that all have; a challenge is an error.
@@ -108,44 +131,37 @@ impl Bounded {
         }
     }
 
-    /// The body of a success, within the bounds of a message and at the pace of the connection.
-    async fn message(&self, mut response: Response) -> Result<Vec<u8>, Failure> {
+    /// The body of a success, within the bounds of a message and at the pace of the connection, and the
+    /// place that it holds.
+    async fn message(&self, mut response: Response) -> Result<(Vec<u8>, Place), Failure> {
         let mut body = Vec::new();
         let mut scan = Scan::default();
+        let mut place = self.place();
         while let Some(part) = response.chunk().await? {
             self.intake.take(&part).await;
             let taken = scan.take(&part);
             taken.map_err(|problem| {
                 StreamableHttpError::UnexpectedServerResponse(self.fault.refuse(&problem).into())
             })?;
+            place.hold(body.len() + part.len()).await;
             body.extend_from_slice(&part);
         }
         self.intake.take_values(scan.values());
-        Ok(body)
+        Ok((body, place))
     }
 
     /// The events of a response, at the pace of the connection; in place of one that breaks a bound
     /// there is an error.
     fn events(&self, response: Response) -> BoxedSseResponse {
-        let (long, refused) = (self.fault.clone(), self.fault.clone());
-        let mut size = EventSize::default();
-        let bytes = response.bytes_stream().map(move |part| {
-            let part = part.map_err(io::Error::other)?;
-            if !size.take(&part) {
-                return Err(io::Error::other(long.refuse(&Scan::too_long())));
-            }
-            Ok(part)
-        });
-        let (intake, values) = (self.intake.clone(), self.intake.clone());
-        let bytes = bytes.then(move |part| {
-            let intake = intake.clone();
-            async move {
-                if let Ok(part) = &part {
-                    intake.take(part).await;
-                }
-                part
-            }
-        });
+        let (values, refused) = (self.intake.clone(), self.fault.clone());
+        let parts = Parts {
+            parts: response.bytes_stream().boxed(),
+            size: EventSize::default(),
+            place: self.place(),
+            intake: self.intake.clone(),
+            fault: self.fault.clone(),
+        };
+        let bytes = stream::unfold(parts, async |mut parts| Some((parts.next().await?, parts)));
         SseStream::from_bytes_stream(bytes)
             .map(move |event| {
                 let event = event?;
@@ -160,6 +176,49 @@ impl Bounded {
     }
 }
 
+/// The place that a long message holds while it is read.
+struct Place {
+    places: Arc<Semaphore>,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    /// Waits for a place if a message of that size needs one and has none; one that is short gives
+    /// it back. Cancel safe.
+    async fn hold(&mut self, bytes: usize) {
+        if bytes < LONG_BYTES {
+            self.held = None;
+        } else if self.held.is_none() {
+            self.held = self.places.clone().acquire_owned().await.ok();
+        }
+    }
+}
+
+/// The parts of an event stream.
+struct Parts {
+    parts: BoxStream<'static, reqwest::Result<Bytes>>,
+    size: EventSize,
+    place: Place,
+    intake: Intake,
+    fault: Fault,
+}
+
+impl Parts {
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        let part = match self.parts.next().await? {
+            Ok(part) => part,
+            Err(error) => return Some(Err(io::Error::other(error))),
+        };
+        self.intake.take(&part).await;
+        if !self.size.take(&part) {
+            let problem = self.fault.refuse(&Scan::too_long());
+            return Some(Err(io::Error::other(problem)));
+        }
+        self.place.hold(self.size.kept()).await;
+        Some(Ok(part))
+    }
+}
+
 /// Bytes of the event that is being read, as far as the parser keeps them: comments are not, and an
 /// empty line ends the event.
 #[derive(Default)]
@@ -171,6 +230,10 @@ struct EventSize {
 }
 
 impl EventSize {
+    fn kept(&self) -> usize {
+        self.lines + self.line
+    }
+
     /// Counts bytes; `false` if the event is too long.
     fn take(&mut self, bytes: &[u8]) -> bool {
         for byte in bytes {
@@ -193,7 +256,7 @@ impl EventSize {
                     self.line += 1;
                 }
             }
-            if self.lines + self.line > FRAME_BYTES_MAX {
+            if self.kept() > FRAME_BYTES_MAX {
                 return false;
             }
         }
@@ -225,9 +288,10 @@ fn status_error(response: &Response) -> Option<HttpStatusError> {
 }
 
 /// The start of a failure's body; `None` if it is longer than the bound.
-async fn failure_body(mut response: Response) -> Option<Vec<u8>> {
+async fn failure_body(mut response: Response, intake: &Intake) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     while let Ok(Some(part)) = response.chunk().await {
+        intake.take(&part).await;
         if body.len() + part.len() > FAILURE_BYTES_MAX {
             return None;
         }
@@ -241,6 +305,7 @@ async fn failure_body(mut response: Response) -> Option<Vec<u8>> {
 /// protocol refuse it in many ways.
 async fn failure(
     response: Response,
+    intake: &Intake,
     probe: Option<RequestId>,
     session: Option<String>,
 ) -> Result<StreamableHttpPostResponse, Failure> {
@@ -252,7 +317,7 @@ async fn failure(
         }
         error => error,
     };
-    let Some(body) = failure_body(response).await else {
+    let Some(body) = failure_body(response, intake).await else {
         let max_size = FAILURE_BYTES_MAX;
         return Err(error.map_or(
             StreamableHttpError::ResponseBodyTooLarge { max_size },
@@ -325,7 +390,7 @@ impl StreamableHttpClient for Bounded {
             return Err(StreamableHttpError::SessionExpired);
         }
         if !status.is_success() {
-            return failure(response, probe, session).await;
+            return failure(response, &self.intake, probe, session).await;
         }
         // The protocol has 202 for what needs no answer; some servers send an empty 200.
         if !wants_answer && response.content_length() == Some(0) {
@@ -338,7 +403,7 @@ impl StreamableHttpClient for Bounded {
         if !is_kind(response.headers(), JSON) {
             return Err(unexpected_kind(response.headers()));
         }
-        let body = self.message(response).await?;
+        let (body, _place) = self.message(response).await?;
         match serde_json::from_slice(&body) {
             Ok(message) => Ok(StreamableHttpPostResponse::Json(message, session)),
             Err(_) if !wants_answer => Ok(StreamableHttpPostResponse::Accepted),
@@ -423,7 +488,8 @@ impl StreamableHttpClient for Bounded {
 mod tests {
     use std::mem::discriminant;
 
-    use axum::{Router, body::Bytes, http, response::IntoResponse as _};
+    use axum::{Router, http, response::IntoResponse as _};
+    use futures_util::FutureExt as _;
     use parking_lot::Mutex;
     use rmcp::model::{ClientNotification, DiscoverRequest, InitializedNotification, PingRequest};
     use serde_json::{Value, json};
@@ -536,6 +602,59 @@ mod tests {
             Ok(other) => format!("{other:?}"),
             Err(error) => kind(&error),
         }
+    }
+
+    /// A server whose answers of the path `/open` begin with `bytes` and end never, and whose other
+    /// answers have `bytes` in all.
+    async fn with_long_answers(bytes: usize) -> String {
+        let start = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"result":{{"x":"{}""#,
+            "x".repeat(bytes)
+        );
+        let app = Router::new().fallback(async move |uri: http::Uri| {
+            let start = stream::iter([Ok::<_, io::Error>(start.clone())]);
+            let end = match uri.path() {
+                "/open" => stream::pending().boxed(),
+                _ => stream::iter([Ok("}}".to_owned())]).boxed(),
+            };
+            let body = axum::body::Body::from_stream(start.chain(end));
+            ([("content-type", "application/json")], body)
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        uri
+    }
+
+    #[tokio::test]
+    async fn long_answers_of_a_server_are_read_two_at_a_time_and_short_ones_at_once() {
+        let long = with_long_answers(LONG_BYTES).await;
+        let short = with_long_answers(10).await;
+        let client = bounded();
+        let post = async |uri: String| {
+            let [ping, ..] = &messages()[..] else {
+                panic!("there are messages");
+            };
+            let (uri, custom) = (uri.into(), HashMap::new());
+            let posted = client.post_message(uri, ping.clone(), None, None, custom);
+            posted.await.map(|_| ()).map_err(|error| kind(&error))
+        };
+        let mut open: Vec<_> = (0..LONG_AT_ONCE_MAX)
+            .map(|_| Box::pin(post(format!("{long}/open"))))
+            .collect();
+        let mut third = Box::pin(post(long));
+        while client.long.available_permits() > 0 {
+            let polled = open.iter_mut().map(|call| call.now_or_never());
+            assert!(polled.flatten().next().is_none(), "they do not end");
+            tokio::task::yield_now().await;
+        }
+
+        tokio::select! {
+            posted = &mut third => panic!("there is no place: {posted:?}"),
+            posted = post(short.clone()) => posted.unwrap(),
+        }
+        open.pop();
+        third.await.unwrap();
     }
 
     #[tokio::test]

@@ -33,7 +33,7 @@ pub(super) struct ErrorFields {
 
 /// Bytes of an error that is read as JSON; of a longer one the beginning is shown as text. Parsed, one
 /// of very many small values takes a hundred times its bytes.
-const JSON_BYTES_MAX: usize = 64 * 1024;
+const JSON_BYTES_MAX: usize = 16 * 1024;
 
 impl ErrorFields {
     /// Reads an error body or event: `{"error": {…}}`, `{"error": "…"}`, `{"message": …}`, `{"detail": …}` or plain text.

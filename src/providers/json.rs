@@ -254,6 +254,62 @@ impl RawObject {
     }
 }
 
+/// Reports of tokens that are read when they come; of later ones every 16th. Reading one takes
+/// longer than a piece of text does, and a server may send thousands.
+const READ_AT_ONCE_MAX: u32 = 16;
+
+/// What a server reports of the tokens of one answer. Most report once or twice, some with every piece.
+#[derive(Debug, Default)]
+pub(super) struct UsageReports {
+    read: Option<RawObject>,
+    count: u32,
+    /// The last report, if it is not read.
+    unread: Option<Box<RawValue>>,
+    merges: bool,
+}
+
+impl UsageReports {
+    /// Each report adds to those before, in place of replacing them.
+    #[cfg(feature = "anthropic")]
+    pub(super) fn merging() -> Self {
+        Self {
+            merges: true,
+            ..Self::default()
+        }
+    }
+
+    /// Takes a report; returns what is reported so far if it is read now.
+    pub(super) fn take(&mut self, raw: &RawValue) -> Option<&RawObject> {
+        if raw.get().len() > USAGE_BYTES_MAX {
+            return None;
+        }
+        self.count = self.count.saturating_add(1);
+        if self.count > READ_AT_ONCE_MAX && !self.count.is_multiple_of(READ_AT_ONCE_MAX) {
+            self.unread = Some(raw.to_owned());
+            return None;
+        }
+        self.unread = None;
+        self.add(RawObject::parse(raw)?);
+        self.read.as_ref()
+    }
+
+    /// What is reported by the end of the answer.
+    pub(super) fn last(&mut self) -> Option<&RawObject> {
+        let unread = self.unread.take();
+        if let Some(usage) = unread.and_then(|raw| RawObject::parse(&raw)) {
+            self.add(usage);
+        }
+        self.read.as_ref()
+    }
+
+    fn add(&mut self, usage: RawObject) {
+        match &mut self.read {
+            Some(read) if self.merges => read.merge(usage),
+            _ => self.read = Some(usage),
+        }
+    }
+}
+
 impl Serialize for RawObject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
@@ -338,7 +394,22 @@ mod tests {
         assert!(RawObject::parse_usage(&raw(&long)).is_none());
         let usual = RawObject::parse_usage(&raw(r#"{"input_tokens":7}"#)).unwrap();
         assert_eq!(usual.count_at(&["input_tokens"]), 7);
+        assert!(UsageReports::default().take(&raw(&long)).is_none());
         assert_eq!(word_of("end_turn"), "end_turn");
         assert_eq!(word_of(&"é".repeat(10_000)).chars().count(), WORD_CHARS_MAX);
+    }
+    #[test]
+    fn of_many_reports_of_tokens_some_are_read_and_the_last_one_in_the_end() {
+        let mut reports = UsageReports::default();
+
+        let read = (1..=100).filter(|count| {
+            let raw = RawValue::from_string(format!(r#"{{"output":{count}}}"#)).unwrap();
+            let read = reports.take(&raw).map(|usage| usage.count_at(&["output"]));
+            assert!(read.is_none_or(|output| output == *count));
+            read.is_some()
+        });
+
+        assert_eq!(read.count(), 16 + 5);
+        assert_eq!(reports.last().unwrap().count_at(&["output"]), 100);
     }
 }

@@ -84,6 +84,9 @@ impl ClientTools {
             }
         }
         match &self.choice {
+            ToolChoice::Named(name) if !is_tool_name(name) => {
+                fault(0, "name", format!("of the tool choice {TOOL_NAME_RULE}"))
+            }
             ToolChoice::Named(name) if self.get(name).is_none() && !is_taken(name) => fault(
                 0,
                 "name",

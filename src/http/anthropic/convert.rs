@@ -10,7 +10,7 @@ use super::wire::{
 use crate::http::{
     api::Content,
     compat::{Given, Speaker, Transcript, Turn},
-    error::Problem,
+    error::{Problem, quoted},
 };
 
 /// Blocks of a user's message that the host knows.
@@ -144,7 +144,10 @@ pub(super) fn tools(tools: Option<Vec<ToolTaken>>) -> Result<Vec<ToolDefinition>
         let at = |field: &str| format!("/tools/{index}/{field}");
         let kind = tool.kind.as_deref().unwrap_or("custom");
         if kind != "custom" {
-            let detail = format!("{kind:?} is not supported: describe a tool of the client");
+            let detail = format!(
+                "{} is not supported: describe a tool of the client",
+                quoted(kind)
+            );
             return Err(Problem::invalid(at("type"), detail));
         }
         let schema = tool

@@ -11,7 +11,7 @@ use super::wire::{
 };
 use crate::http::{
     compat::{Loose, Speaker, Transcript, Turn},
-    error::Problem,
+    error::{Problem, quoted},
 };
 
 /// Checks and converts a request's messages.
@@ -71,7 +71,7 @@ fn refuse(request: &ChatRequest) -> Result<(), Problem> {
     }
     let modalities = request.modalities.iter().flatten();
     if let Some(other) = modalities.into_iter().find(|form| *form != "text") {
-        let detail = format!("{other:?} is not supported: answers are text");
+        let detail = format!("{} is not supported: answers are text", quoted(other));
         return Err(unsupported("/modalities", detail));
     }
     if request.web_search_options.0 {
@@ -99,7 +99,10 @@ pub(super) fn tools(tools: &[ChatTool]) -> Result<Vec<ToolDefinition>, Problem> 
         )),
         (other, _) => Err(unsupported(
             format!("/tools/{index}/type"),
-            format!("{other:?} is not supported: a tool of the caller is a `function`"),
+            format!(
+                "{} is not supported: a tool of the caller is a `function`",
+                quoted(other)
+            ),
         )),
     };
     tools.iter().enumerate().map(function).collect()

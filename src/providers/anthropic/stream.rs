@@ -23,7 +23,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{Few, RawObject, arguments, string, word_of, wrong_arguments},
+    json::{Few, RawObject, UsageReports, arguments, string, word_of, wrong_arguments},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -90,7 +90,7 @@ struct Reply {
     template: DeltaTemplate<(u64, Piece)>,
     use_template: bool,
     ids: CallIds,
-    usage: RawObject,
+    usage: UsageReports,
     stop: Option<String>,
     /// Whether `message_start` arrived.
     begun: bool,
@@ -182,12 +182,10 @@ impl TakesEvents for Reply {
             "message_start" => {
                 self.begun = true;
                 let start: Option<MessageStart<'_>> = event.message.map(parse_raw).transpose()?;
-                self.add_usage(start.and_then(|start| start.usage));
-                out.extend(self.usage().map(ModelEvent::Usage));
+                self.report(start.and_then(|start| start.usage), out);
             }
             "message_delta" => {
-                self.add_usage(event.usage);
-                out.extend(self.usage().map(ModelEvent::Usage));
+                self.report(event.usage, out);
                 let delta: Option<MessageDelta<'_>> = event.delta.map(parse_raw).transpose()?;
                 if let Some(delta) = delta.filter(|delta| !delta.stop_reason.as_str().is_empty()) {
                     self.stop = Some(word_of(&delta.stop_reason.0));
@@ -202,6 +200,15 @@ impl TakesEvents for Reply {
     }
 }
 
+fn usage_of(usage: &RawObject) -> Usage {
+    Usage {
+        input_uncached: usage.count_at(&["input_tokens"]),
+        cache_read: usage.count_at(&["cache_read_input_tokens"]),
+        cache_write: usage.count_at(&["cache_creation_input_tokens"]),
+        output: usage.count_at(&["output_tokens"]),
+    }
+}
+
 impl Reply {
     fn new(history: MessageList) -> Self {
         Self {
@@ -211,13 +218,19 @@ impl Reply {
             template: DeltaTemplate::new(),
             use_template: true,
             ids: CallIds::new(history),
-            usage: RawObject::default(),
+            usage: UsageReports::merging(),
             stop: None,
             begun: false,
             answered: false,
             size: AnswerSize::default(),
             complete: false,
         }
+    }
+
+    fn report(&mut self, usage: Option<&RawValue>, out: &mut Vec<ModelEvent>) {
+        let reported = usage.and_then(|usage| self.usage.take(usage));
+        let reported = reported.filter(|usage| !usage.is_empty());
+        out.extend(reported.map(|usage| ModelEvent::Usage(usage_of(usage))));
     }
 
     fn check_size(&self) -> Result<(), ProviderError> {
@@ -231,22 +244,6 @@ impl Reply {
     fn open_bytes(&self) -> usize {
         let open = self.open.iter().map(|(_, building)| building.bytes());
         open.sum()
-    }
-
-    fn add_usage(&mut self, usage: Option<&RawValue>) {
-        if let Some(usage) = usage.and_then(RawObject::parse_usage) {
-            self.usage.merge(usage);
-        }
-    }
-
-    /// The usage so far; `None` before the first report.
-    fn usage(&self) -> Option<Usage> {
-        (!self.usage.is_empty()).then(|| Usage {
-            input_uncached: self.usage.count_at(&["input_tokens"]),
-            cache_read: self.usage.count_at(&["cache_read_input_tokens"]),
-            cache_write: self.usage.count_at(&["cache_creation_input_tokens"]),
-            output: self.usage.count_at(&["output_tokens"]),
-        })
     }
 
     fn start(&mut self, event: &Event<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ProviderError> {
@@ -518,8 +515,9 @@ impl Reply {
                 Building::ToolUse { .. } | Building::Other { .. } => {}
             }
         }
-        let usage = self.usage();
-        let raw_usage = usage.and_then(|_| self.usage.to_raw());
+        let reported = self.usage.last().filter(|usage| !usage.is_empty());
+        let usage = reported.map(usage_of);
+        let raw_usage = reported.and_then(RawObject::to_raw);
         out.push(ModelEvent::Completed(Completion {
             stop,
             raw_stop: self.stop.take(),

@@ -19,7 +19,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{RawObject, arguments, word_of},
+    json::{RawObject, UsageReports, arguments, word_of},
     sse::{SseDecoder, SseEvent},
 };
 
@@ -39,7 +39,7 @@ impl GeminiAssembler {
                 open: None,
                 pieces: Pieces::new(),
                 ids: CallIds::new(history),
-                usage: None,
+                usage: UsageReports::default(),
                 size: AnswerSize::default(),
                 finish: None,
                 is_empty: true,
@@ -80,7 +80,7 @@ struct Reply {
     open: Option<(Piece, String)>,
     pieces: Pieces,
     ids: CallIds,
-    usage: Option<RawObject>,
+    usage: UsageReports,
     /// The size of the blocks that ended, and the number of calls.
     size: AnswerSize,
     finish: Option<String>,
@@ -107,10 +107,10 @@ impl TakesEvents for Reply {
         if chunk.error.is_some() {
             return Err(errors::of_event(data));
         }
-        if let Some(usage) = chunk.usage_metadata.and_then(RawObject::parse_usage) {
-            out.push(ModelEvent::Usage(usage_of(&usage)));
-            self.usage = Some(usage);
-        }
+        let usage = chunk
+            .usage_metadata
+            .and_then(|usage| self.usage.take(usage));
+        out.extend(usage.map(|usage| ModelEvent::Usage(usage_of(usage))));
         let candidates = chunk.candidates.unwrap_or_default().into_iter();
         for candidate in candidates.filter(|candidate| candidate.index.unwrap_or(0) == 0) {
             let parts = candidate.content.and_then(|content| content.parts);
@@ -266,11 +266,12 @@ impl Reply {
             ProviderStop::EndTurn if self.size.calls > 0 => ProviderStop::ToolUse,
             stop => stop,
         };
+        let reported = self.usage.last();
         out.push(ModelEvent::Completed(Completion {
             stop,
             raw_stop: Some(finish),
-            usage: self.usage.as_ref().map(usage_of),
-            raw_usage: self.usage.as_ref().and_then(RawObject::to_raw),
+            usage: reported.map(usage_of),
+            raw_usage: reported.and_then(RawObject::to_raw),
         }));
         self.complete = true;
         Ok(())

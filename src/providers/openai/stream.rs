@@ -19,7 +19,7 @@ use crate::providers::{
     assembler::{self, Assemble, Piece, Pieces, TakesEvents},
     call_ids::CallIds,
     errors::{self, incomplete, protocol},
-    json::{Few, OUTER_LIST_MAX, RawObject, arguments, string, word_of},
+    json::{Few, OUTER_LIST_MAX, RawObject, UsageReports, arguments, string, word_of},
     sse::{SseDecoder, SseEvent},
     template::DeltaTemplate,
 };
@@ -87,7 +87,7 @@ struct Reply {
     template: DeltaTemplate<Piece>,
     use_template: bool,
     ids: CallIds,
-    usage: Option<RawObject>,
+    usage: UsageReports,
     refused: bool,
     /// Whether text arrived. Thinking alone is no answer.
     has_text: bool,
@@ -182,9 +182,8 @@ impl TakesEvents for Reply {
             return Err(errors::of_event(data));
         }
         let has_usage = chunk.usage.is_some();
-        if let Some(usage) = chunk.usage.and_then(RawObject::parse_usage) {
-            out.push(ModelEvent::Usage(usage_of(&usage)));
-            self.usage = Some(usage);
+        if let Some(usage) = chunk.usage.and_then(|usage| self.usage.take(usage)) {
+            out.push(ModelEvent::Usage(usage_of(usage)));
         }
         let choices = chunk.choices.unwrap_or_default();
         let alone = choices.len() == 1 && !has_usage;
@@ -205,7 +204,7 @@ impl Reply {
             template: DeltaTemplate::new(),
             use_template: true,
             ids: CallIds::new(history),
-            usage: None,
+            usage: UsageReports::default(),
             refused: false,
             has_text: false,
             size: AnswerSize::default(),
@@ -490,8 +489,9 @@ impl Reply {
             ProviderStop::EndTurn if self.refused => ProviderStop::Refusal,
             stop => stop,
         };
-        let usage = self.usage.as_ref().map(usage_of);
-        let raw_usage = self.usage.as_ref().and_then(RawObject::to_raw);
+        let reported = self.usage.last();
+        let usage = reported.map(usage_of);
+        let raw_usage = reported.and_then(RawObject::to_raw);
         out.push(ModelEvent::Completed(Completion {
             stop,
             raw_stop: self.finish.take(),

@@ -529,3 +529,73 @@ async fn an_attachment_that_the_provider_would_fetch_is_refused_unless_the_opera
         assert_eq!(model.counts().started > 0, allowed);
     }
 }
+
+/// Quoted whole, such a text would be seven times as long, and written over again on its way out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_says_little_of_a_long_text_that_a_caller_sent() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("yes")));
+    let server = Server::with(model, Setting::default()).await;
+    let long = "\u{7f}".repeat(300_000);
+    let chat = |field: &str, value: Value| {
+        let messages = json!([{"role": "user", "content": "hi"}]);
+        let mut body = json!({"model": "default", "max_tokens": 9, "messages": messages});
+        body[field] = value;
+        body
+    };
+    let named = json!({"type": "function", "function": {"name": long}});
+    let asked = [
+        (
+            "/openai/v1/chat/completions",
+            chat("tools", json!([{"type": long}])),
+        ),
+        (
+            "/openai/v1/chat/completions",
+            chat("modalities", json!([long])),
+        ),
+        ("/openai/v1/chat/completions", chat("tool_choice", named)),
+        (
+            "/anthropic/v1/messages",
+            chat("tools", json!([{"type": long, "name": "x"}])),
+        ),
+        (
+            "/anthropic/v1/messages",
+            chat("tool_choice", json!({"type": "tool", "name": long})),
+        ),
+        (
+            "/openai/v1/responses",
+            json!({
+                "model": "default", "input": "hi",
+                "tool_choice": {"type": "function", "name": long}
+            }),
+        ),
+        (
+            "/v1/conversations/c/messages",
+            json!({"content": "hi", "tool_choice": {"name": long}}),
+        ),
+        (
+            "/v1/conversations/c/messages",
+            json!({"content": "hi", "on_busy": long}),
+        ),
+        (
+            "/v1/conversations/c/messages",
+            json!({"content": "hi", long.as_str(): 1}),
+        ),
+        (
+            "/v1/conversations/c/messages",
+            json!({"content": [{"type": long}]}),
+        ),
+    ];
+    for (nth, (path, body)) in asked.into_iter().enumerate() {
+        let answer = with_json(server.ask(Method::POST, path, ACME), &body);
+        let answer = soon(answer.send()).await.unwrap();
+
+        let status = answer.status().as_u16();
+        let text = answer.text().await.unwrap();
+        let start: String = text.chars().take(200).collect();
+        assert!(
+            matches!(status, 400 | 422),
+            "{nth} {path}: {status} {start}"
+        );
+        assert!(text.len() < 10_000, "{nth} {path}: {} {start}", text.len());
+    }
+}

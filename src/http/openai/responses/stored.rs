@@ -170,6 +170,34 @@ impl Stored {
         json_answer(app, tenant, response, room).await
     }
 
+    /// Interrupts it if it is in progress, and waits for its end.
+    async fn stop(&self, app: &App) -> Result<(), Problem> {
+        let mut call = self.call(app)?;
+        if call.end_now().await.is_none() {
+            let state = self.conversation.state().await?;
+            match state.round {
+                Some(open) if open.id == self.place.round => self.conversation.interrupt().await?,
+                // It ended in between.
+                None => {}
+                Some(_) => {
+                    let detail =
+                        "another response of this conversation is running; cancel that one first";
+                    return Err(Problem::new(
+                        StatusCode::CONFLICT,
+                        "conversation_busy",
+                        detail,
+                    ));
+                }
+            }
+            if let Err(problem) = call.end(app).await
+                && problem.code == Problem::draining().code
+            {
+                return Err(problem);
+            }
+        }
+        Ok(())
+    }
+
     fn call(&self, app: &App) -> Result<Call, Problem> {
         Call::again(app, &self.scope, self.place, None)
     }
@@ -233,29 +261,7 @@ pub(in crate::http) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let stored = Stored::find(&app, &tenant, id).await?;
-    let mut call = stored.call(&app)?;
-    if call.end_now().await.is_none() {
-        let state = stored.conversation.state().await?;
-        match state.round {
-            Some(open) if open.id == stored.place.round => stored.conversation.interrupt().await?,
-            // It ended in between.
-            None => {}
-            Some(_) => {
-                let detail =
-                    "another response of this conversation is running; cancel that one first";
-                return Err(Problem::new(
-                    StatusCode::CONFLICT,
-                    "conversation_busy",
-                    detail,
-                ));
-            }
-        }
-        if let Err(problem) = call.end(&app).await
-            && problem.code == Problem::draining().code
-        {
-            return Err(problem);
-        }
-    }
+    stored.stop(&app).await?;
     stored.answer(&app, &connection).await
 }
 
