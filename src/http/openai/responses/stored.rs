@@ -37,8 +37,9 @@ const PAGE: usize = 20;
 /// Largest page, in items.
 const PAGE_MAX: usize = 100;
 
-/// Room that is reserved before the items are read; a larger answer waits for more.
-const ITEMS_BYTES: usize = 64 * 1024;
+/// Room that is reserved before a response or its items are read, so that few are read at a time; a
+/// larger answer waits for more.
+const READ_BYTES: usize = 4 * 1024 * 1024;
 
 /// How a stored response is read.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -159,9 +160,9 @@ impl Stored {
     async fn answer(&self, app: &App, connection: &ConnectionRoom) -> Result<Response, Problem> {
         let tenant = &self.scope.tenant;
         // Reserved before the response is read, and held until it is sent.
-        let mut room = app.answers.take(tenant, connection, ITEMS_BYTES).await?;
+        let mut room = app.answers.take(tenant, connection, READ_BYTES).await?;
         let (mut response, bytes) = self.now(app).await?;
-        if bytes > ITEMS_BYTES {
+        if bytes > READ_BYTES {
             // A request that waits for more room holds no answer meanwhile.
             drop(response);
             room.resize(bytes).await?;
@@ -171,9 +172,14 @@ impl Stored {
     }
 
     /// Interrupts it if it is in progress, and waits for its end.
-    async fn stop(&self, app: &App) -> Result<(), Problem> {
+    async fn stop(&self, app: &App, connection: &ConnectionRoom) -> Result<(), Problem> {
         let mut call = self.call(app)?;
-        if call.end_now().await.is_none() {
+        let answers = &app.answers;
+        let room = answers.take(&self.scope.tenant, connection, READ_BYTES);
+        let room = room.await?;
+        let is_over = call.end_now().await.is_some();
+        drop(room);
+        if !is_over {
             let state = self.conversation.state().await?;
             match state.round {
                 Some(open) if open.id == self.place.round => self.conversation.interrupt().await?,
@@ -261,7 +267,7 @@ pub(in crate::http) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let stored = Stored::find(&app, &tenant, id).await?;
-    stored.stop(&app).await?;
+    stored.stop(&app, &connection).await?;
     stored.answer(&app, &connection).await
 }
 
@@ -290,10 +296,10 @@ pub(in crate::http) async fn input_items(
     };
     let stored = Stored::find(&app, &tenant, id).await?;
     // Reserved before the items are read, so that waiting requests hold nothing.
-    let mut room = app.answers.take(&tenant, &connection, ITEMS_BYTES).await?;
+    let mut room = app.answers.take(&tenant, &connection, READ_BYTES).await?;
     let mut brought = stored.brought().await?;
     let (bytes, round) = (brought.bytes(), stored.place.round);
-    if bytes > ITEMS_BYTES {
+    if bytes > READ_BYTES {
         drop(brought);
         room.resize(bytes).await?;
         brought = stored.brought().await?;
