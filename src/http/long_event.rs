@@ -2,13 +2,13 @@
 //! answers until its client has read it: a thousand streams that are not read would hold a thousand
 //! copies of one long answer.
 
-use std::time::Duration;
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
 use axum::body::{BodyDataStream, Bytes};
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 
 use super::{
-    answer_body::whole_body,
+    answer_body::{answer_body, pieces, whole_body},
     answer_room::{AnswerRooms, WAIT_MAX},
     auth::CallerKey,
     shared::Shared,
@@ -30,6 +30,10 @@ pub(super) enum Reader {
     /// This host, for an answer that counts itself.
     Here,
 }
+
+/// There is no room for a long event.
+#[derive(Debug)]
+pub(super) struct NoRoom;
 
 /// The events of one stream, on the way to its client.
 pub(super) struct EventWriter {
@@ -94,5 +98,31 @@ impl EventWriter {
         };
         self.rest = Some(whole_body(event, room, self.pause_max).into_data_stream());
         self.piece().await?.ok()
+    }
+    /// Sends events that are written already: returns the first one of short ones, or takes all of long
+    /// ones, which count together, and returns a piece. `None` if there is no event.
+    ///
+    /// # Errors
+    /// There is no room for them: the stream ends.
+    ///
+    /// # Cancel safety
+    /// The events are lost.
+    pub(super) async fn first_of(
+        &mut self,
+        key: &CallerKey,
+        events: &mut VecDeque<Bytes>,
+    ) -> Result<Option<Bytes>, NoRoom> {
+        let bytes: usize = events.iter().map(Bytes::len).sum();
+        let rooms = self.rooms.as_ref().filter(|_| bytes > SHORT_BYTES_MAX);
+        let Some(rooms) = rooms else {
+            return Ok(events.pop_front());
+        };
+        let room = rooms.take_within(self.wait, key.tenant(), key.connection(), bytes);
+        let room = room.await.map_err(|_| NoRoom)?;
+        let all = std::mem::take(events).into_iter().flat_map(pieces);
+        let all = stream::iter(all.map(Ok::<_, Infallible>));
+        self.rest = Some(answer_body(all, room, self.pause_max).into_data_stream());
+        let piece = self.piece().await.and_then(Result::ok);
+        piece.map(Some).ok_or(NoRoom)
     }
 }

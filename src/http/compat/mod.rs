@@ -96,6 +96,8 @@ pub(super) struct Call {
     _watching: Option<Watching>,
     steps: Steps,
     ahead: VecDeque<Step>,
+    /// Whether it can be read again from what is stored.
+    is_kept: bool,
 }
 
 impl Call {
@@ -163,6 +165,7 @@ impl Call {
             _watching: watching,
             steps: Steps::new(awaited),
             ahead: VecDeque::new(),
+            is_kept: false,
         };
         call.settle().await;
         Ok(call)
@@ -221,6 +224,7 @@ impl Call {
             _watching: watching,
             steps: Steps::behind(place.begins_at),
             ahead: VecDeque::new(),
+            is_kept: true,
         })
     }
 

@@ -71,11 +71,16 @@ pub(in crate::http) fn respond<E: Encoder>(
 ) -> Response {
     let mut ahead = Out::new();
     encoder.begin(&mut ahead);
+    let reader = if call.is_kept {
+        Reader::Reconnects
+    } else {
+        Reader::Once
+    };
     let chunks = Box::new(Chunks {
         call,
         encoder,
         ahead,
-        writer: EventWriter::new(app, Reader::Once),
+        writer: EventWriter::new(app, reader),
         quiet: Quiet::new(app),
         key,
     });
@@ -113,9 +118,8 @@ impl<E: Encoder> Chunks<E> {
             if let Some(piece) = self.writer.piece().await {
                 return Some((Ok(piece.ok()?), self));
             }
-            if let Some(event) = self.ahead.pop_front() {
-                let written = self.writer.write(&self.key, event.len(), || event);
-                let piece = written.await?;
+            let written = self.writer.first_of(&self.key, &mut self.ahead).await;
+            if let Some(piece) = written.ok()? {
                 return Some((Ok(piece), self));
             }
             self.call.guard.as_ref()?;

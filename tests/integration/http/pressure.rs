@@ -812,3 +812,30 @@ async fn responses_that_are_cancelled_or_in_the_background_take_room_until_they_
     soon(async { while server.get(&path).await.status() != 200 {} }).await;
     assert_eq!(create(background).await.status(), 200);
 }
+
+/// The last events of a response have its text four times.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_events_of_a_streamed_response_take_room_together() {
+    let server = with_little_room("x".repeat(200_000), Duration::from_secs(60)).await;
+    let request = server.ask(Method::POST, "/openai/v1/responses", ACME);
+    let asked = json!({"model": "default", "input": "hi"});
+    let ended = body(soon(with_json(request, &asked).send()).await.unwrap()).await;
+    let path = format!("/openai/v1/responses/{}", ended["id"].as_str().unwrap());
+    let mut slow = Raw::connect(&server).await;
+    slow.get(&format!("{path}?stream=true"), 1).await;
+    assert_eq!(soon(slow.answered(1)).await, 1);
+
+    slow.open_window(300_000).await;
+    let mut read = 0;
+    soon(async {
+        while read < 280_000 {
+            let (kind, payload) = slow.next().await.unwrap();
+            read += if kind == DATA { payload.len() } else { 0 };
+        }
+    })
+    .await;
+
+    assert_eq!(server.get(&path).await.status(), 429);
+    drop(slow);
+    soon(async { while server.get(&path).await.status() != 200 {} }).await;
+}

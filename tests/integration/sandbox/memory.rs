@@ -345,7 +345,7 @@ async fn takes_no_more_than_a_part(test: &str, attack: &str, what: &str) {
             fs::copy(&program, fixture.path("hoard")).unwrap();
             let command = format!("./hoard {attack}");
             let result = fixture
-                .exec(&command, Duration::from_secs(10), CancellationToken::new())
+                .exec(&command, Duration::from_secs(25), CancellationToken::new())
                 .await;
             match result {
                 Err(SandboxError::Limit(limit)) => {
