@@ -124,7 +124,7 @@ pub(super) async fn json_answer(
 }
 
 /// Bytes of an answer that take no room: more than most have.
-pub(super) const FREE_BYTES: usize = 64 * 1024;
+const FREE_BYTES: usize = 64 * 1024;
 
 /// Bytes of an answer that may wait for its client for ever: less than a connection takes at once.
 const UNWATCHED_BYTES: usize = 4 * 1024;
@@ -342,6 +342,7 @@ mod tests {
             "the answer is not cut silently"
         );
     }
+
     /// An answer in memory of this many bytes, counted in `rooms`, on a connection of its own.
     async fn in_memory(rooms: &AnswerRooms, bytes: usize) -> Result<Response, Problem> {
         let connection = ConnectionRoom::new(&HttpBounds::default());

@@ -99,6 +99,7 @@ impl EventWriter {
         self.rest = Some(whole_body(event, room, self.pause_max).into_data_stream());
         self.piece().await?.ok()
     }
+
     /// Sends events that are written already: returns the first one of short ones, or takes all of long
     /// ones, which count together, and returns a piece. `None` if there is no event.
     ///

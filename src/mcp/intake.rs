@@ -14,8 +14,8 @@ const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
 /// Bytes that a value of a message counts as.
 const VALUE_BYTES: u64 = 128;
 
-/// Bytes that a part of an answer over HTTP counts as, beside its own: one that comes a byte at a time costs by
-/// its reads.
+/// Bytes that a part of an answer over HTTP counts as, beside its own: one that comes a byte at a time
+/// costs by its reads.
 const PART_BYTES: u64 = 512;
 
 /// What may be read at once after a pause, as time.

@@ -303,9 +303,10 @@ impl UsageReports {
     }
 
     fn add(&mut self, usage: RawObject) {
-        match &mut self.read {
-            Some(read) if self.merges => read.merge(usage),
-            _ => self.read = Some(usage),
+        if self.merges {
+            self.read.get_or_insert_default().merge(usage);
+        } else {
+            self.read = Some(usage);
         }
     }
 }
@@ -411,5 +412,20 @@ mod tests {
 
         assert_eq!(read.count(), 16 + 5);
         assert_eq!(reports.last().unwrap().count_at(&["output"]), 100);
+    }
+    #[cfg(feature = "anthropic")]
+    #[test]
+    fn reports_that_add_to_each_other_keep_what_is_not_null() {
+        let mut reports = UsageReports::merging();
+
+        for text in [
+            r#"{"input":null,"output":1}"#,
+            r#"{"input":7,"output":null}"#,
+        ] {
+            reports.take(&RawValue::from_string(text.to_owned()).unwrap());
+        }
+
+        let all = reports.last().unwrap().to_raw().unwrap();
+        assert_eq!(all.as_str(), r#"{"output":1,"input":7}"#);
     }
 }
