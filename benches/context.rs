@@ -106,7 +106,6 @@ fn main() {
         },
         settings: &settings,
         pinned: &[],
-        skill_activations: 0,
         count: &|message| counter.count_message("gpt-4o", message),
         summary: &|_| None,
         may_summarize: None,

@@ -2,7 +2,8 @@
 //!
 //! Seats of a limited number are taken and given back: behind a short lock, and by an actor that is
 //! asked with a call and gets the return with a cast. A figure is added: with an atomic counter, and
-//! by a cast. One task, or many at once, on a runtime with two workers.
+//! by a cast. The twenty figures of a turn are added: to counters, and by one cast that has all of
+//! them. One task, or many at once, on a runtime with two workers.
 //!
 //! `cargo bench --bench mailbox` prints CPU and wall-clock time for each, medians of rounds.
 //! `-- --times N`, `--rounds N`.
@@ -32,10 +33,14 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
 /// As many as every task can hold at once.
 const SEATS: u64 = 4096;
 
+/// About as many figures as a turn adds.
+const FIGURES: usize = 20;
+
 enum Ask {
     Seat(RpcReplyPort<bool>),
     GiveBack,
     Add(u64),
+    AddAll(Box<[u64; FIGURES]>),
 }
 
 struct Seats;
@@ -63,6 +68,7 @@ impl Actor for Seats {
             }
             Ask::GiveBack => *taken -= 1,
             Ask::Add(figure) => *added += figure,
+            Ask::AddAll(figures) => *added += figures.iter().sum::<u64>(),
         }
         Ok(())
     }
@@ -90,11 +96,18 @@ async fn spread<F: Future<Output = ()> + Send + 'static>(
     each * lanes
 }
 
+/// Returns when the actor has handled every earlier message.
+async fn handled(actor: &ActorRef<Ask>) {
+    assert!(ractor::call!(actor, Ask::Seat).unwrap());
+    actor.cast(Ask::GiveBack).unwrap();
+}
+
 async fn row(lanes: usize, times: usize, rounds: usize) {
     let lock = Arc::new(Mutex::new(0_u64));
-    let counter = Arc::new(AtomicU64::new(0));
+    let counters: Arc<[AtomicU64; FIGURES]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(0)));
     let (actor, ended) = Actor::spawn(None, Seats, ()).await.unwrap();
     let [mut locked, mut called, mut counted, mut cast] = std::array::from_fn(|_| Side::default());
+    let [mut all_counted, mut all_cast] = std::array::from_fn(|_| Side::default());
     for _ in 0..rounds {
         let seats = lock.clone();
         locked.add(
@@ -126,10 +139,20 @@ async fn row(lanes: usize, times: usize, rounds: usize) {
             }))
             .await,
         );
-        let figures = counter.clone();
+        let figures = counters.clone();
         counted.add(
             measure(spread(lanes, times, move || {
-                figures.fetch_add(1, Ordering::Relaxed);
+                figures[0].fetch_add(1, Ordering::Relaxed);
+                std::future::ready(())
+            }))
+            .await,
+        );
+        let figures = counters.clone();
+        all_counted.add(
+            measure(spread(lanes, times, move || {
+                for figure in &*figures {
+                    figure.fetch_add(1, Ordering::Relaxed);
+                }
                 std::future::ready(())
             }))
             .await,
@@ -142,23 +165,37 @@ async fn row(lanes: usize, times: usize, rounds: usize) {
                     std::future::ready(())
                 })
                 .await;
-                // The messages are handled by then.
-                assert!(ractor::call!(actor, Ask::Seat).unwrap());
-                actor.cast(Ask::GiveBack).unwrap();
+                handled(&actor).await;
+                done
+            })
+            .await,
+        );
+        let figures = actor.clone();
+        all_cast.add(
+            measure(async {
+                let done = spread(lanes, times, move || {
+                    figures.cast(Ask::AddAll(Box::new([1; FIGURES]))).unwrap();
+                    std::future::ready(())
+                })
+                .await;
+                handled(&actor).await;
                 done
             })
             .await,
         );
     }
-    let [locked, called, counted, cast] = [locked, called, counted, cast].map(|side| side.median());
+    let [locked, called, counted, cast, all_counted, all_cast] =
+        [locked, called, counted, cast, all_counted, all_cast].map(|side| side.median());
     println!(
-        "{lanes:>6} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>9.4} {:>9.3}",
+        "{lanes:>6} {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>9.4} {:>9.3} {:>9.4} {:>9.3}",
         locked.cpu_us(),
         called.cpu_us(),
         locked.wall_us(),
         called.wall_us(),
         counted.cpu_us(),
         cast.cpu_us(),
+        all_counted.cpu_us(),
+        all_cast.cpu_us(),
     );
     actor.stop(None);
     ended.await.unwrap();
@@ -167,11 +204,12 @@ async fn row(lanes: usize, times: usize, rounds: usize) {
 fn main() {
     let (times, rounds) = (number("--times", 200_000), number("--rounds", 5));
     println!(
-        "µs each; a seat taken and given back: lock and actor; a figure added: counter and cast"
+        "µs each; a seat taken and given back: lock and actor; a figure, and the {FIGURES} of a turn, \
+         added: counter and cast"
     );
     println!(
-        "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
-        "tasks", "lock CPU", "actor", "lock wall", "actor", "counter", "cast"
+        "{:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "tasks", "lock CPU", "actor", "lock wall", "actor", "counter", "cast", "all", "all cast"
     );
     runtime().block_on(async {
         for lanes in [1, 64, 1000] {

@@ -131,7 +131,6 @@ fn compacted(history: &History, starts: &[usize], strategy: CompressionMode) -> 
         },
         settings: &settings,
         pinned: &[],
-        skill_activations: 0,
         count: &count,
         summary: &|_| None,
         may_summarize: None,

@@ -398,7 +398,7 @@ mod tests {
     fn idle_conversations_are_kept_as_long_as_the_requirements_say() {
         let limits = Limits::default();
 
-        assert!(limits.idle.as_secs() <= 3600 && limits.sweep.as_secs() <= 300);
+        assert_eq!((limits.idle.as_secs(), limits.sweep.as_secs()), (300, 60));
         assert_eq!(limits.idle_conversations_max, 1000);
         assert_eq!(RECLAIMED_PART, 4, "a quarter at a time");
     }

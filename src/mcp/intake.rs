@@ -14,8 +14,8 @@ const BYTES_PER_SECOND: u64 = 8 * 1024 * 1024;
 /// Bytes that a value of a message counts as.
 const VALUE_BYTES: u64 = 128;
 
-/// Bytes that a part of an answer over HTTP counts as, beside its own: one that comes a byte at a time
-/// costs by its reads.
+/// Bytes that a part of an answer over HTTP, or of a line of a pipe, counts as beside its own: one that
+/// comes a byte at a time costs by its reads.
 const PART_BYTES: u64 = 512;
 
 /// What may be read at once after a pause, as time.
@@ -36,9 +36,14 @@ impl Intake {
         sleep_until(until).await;
     }
 
-    /// Counts bytes that were read from a pipe; returns when reading may go on.
+    /// Counts a line that was read from a pipe, or a part of one; returns when reading may go on.
     pub(super) fn read(&self, bytes: &[u8]) -> Instant {
-        self.0.count(intake::cost(bytes))
+        let part = if bytes.ends_with(b"\n") {
+            0
+        } else {
+            PART_BYTES
+        };
+        self.0.count(intake::cost(bytes) + part)
     }
 
     /// Counts the values of a message, which what is read next waits for: parsing costs more by
@@ -84,6 +89,19 @@ mod tests {
             rate > 2.9,
             "four seconds' worth, of which one at once: {rate}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parts_of_a_line_of_one_byte_count_by_their_reads_and_short_lines_do_not() {
+        let times = 4 * BYTES_PER_SECOND / PART_BYTES;
+        let wait_after = |part: &[u8]| {
+            let intake = Intake::new();
+            let last = (0..times).map(|_| intake.read(part)).last();
+            last.unwrap().saturating_duration_since(Instant::now())
+        };
+
+        assert!(wait_after(b"x") > Duration::from_millis(2900));
+        assert!(wait_after(b"{}\n") < Duration::from_secs(1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -58,6 +58,8 @@ enum Answer {
 struct Ended {
     tenant: TenantId,
     is_well: bool,
+    /// When the call began, since the start of the delivery.
+    begun: Duration,
 }
 
 /// Delivers until it is dropped. Calls that are under way are then made again by the next start, or
@@ -151,7 +153,8 @@ impl Begin<'_> {
             let lease = settings.timeout + BEYOND_CALL;
             let now = SystemClock.now();
             let claimed = self.outbox.claim(&tenant, now, lease, room).await?;
-            self.plan.began(&tenant, claimed.len());
+            let begun = self.start.elapsed();
+            self.plan.began(&tenant, claimed.len(), begun);
             *last = Some(tenant);
             for message in claimed {
                 self.calls.spawn(call(
@@ -160,6 +163,7 @@ impl Begin<'_> {
                     self.receivers.clone(),
                     receiver.clone(),
                     message,
+                    begun,
                 ));
             }
         }
@@ -174,6 +178,7 @@ async fn call(
     receivers: Arc<Receivers>,
     receiver: Arc<Receiver>,
     message: OutboxMessage,
+    begun: Duration,
 ) -> Ended {
     let tenant = message.scope.tenant.clone();
     let tries_max = receivers.settings.tries_max;
@@ -209,7 +214,11 @@ async fn call(
         // Its lease ends, and it is delivered again.
         tracing::debug!(%error, %tenant, id = message.id, "a webhook could not be settled");
     }
-    Ended { tenant, is_well }
+    Ended {
+        tenant,
+        is_well,
+        begun,
+    }
 }
 
 async fn post(receivers: &Receivers, receiver: &Receiver, message: &OutboxMessage) -> Answer {
@@ -259,10 +268,15 @@ fn note(
     ended: Result<Ended, tokio::task::JoinError>,
     now: Duration,
 ) {
-    let Ok(Ended { tenant, is_well }) = ended else {
+    let Ok(Ended {
+        tenant,
+        is_well,
+        begun,
+    }) = ended
+    else {
         return; // Only a panic ends a call without a result; its lease ends too.
     };
-    let turn = plan.ended(&tenant, is_well, now, SystemEntropy.fraction());
+    let turn = plan.ended(&tenant, is_well, begun, now, SystemEntropy.fraction());
     match turn {
         Some(Turn::Failing) => {
             tracing::warn!(%tenant, "the receiver of webhooks does not answer; it gets one call at a time");

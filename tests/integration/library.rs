@@ -213,3 +213,54 @@ async fn an_erased_tenant_leaves_nothing_in_the_memory_of_its_tool() {
 
     assert_eq!(folders(), 1, "only its own folder");
 }
+
+#[tokio::test]
+async fn what_the_model_remembers_is_there_after_a_compaction() {
+    use callboard_actors::{
+        chat::ContentBlock,
+        compactor::CompactionSettings,
+        testing::{Reply, ScriptedModel},
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let memory = callboard::tools::memory::Memory::per_conversation(folder.path());
+    let write = serde_json::json!({ "action": "write", "path": "vault", "content": "4711" });
+    let view = serde_json::json!({ "action": "view", "path": "vault" });
+    let model = ScriptedModel::answering(move |request, _| {
+        let last = request.messages.last().unwrap().blocks();
+        match last.last().unwrap() {
+            ContentBlock::ToolResult(result) => Reply::text(result.content.text()),
+            block if block.as_text() == Some("note") => Reply::tool("memory", &write),
+            block if block.as_text() == Some("recall") => Reply::tool("memory", &view),
+            _ => Reply::text("fine ".repeat(50)),
+        }
+    });
+    let settings = CompactionSettings {
+        keep_rounds: Some(3),
+        ..CompactionSettings::default()
+    };
+    let host = Host::builder()
+        .provider(model)
+        .tool(callboard::ports::erased(memory))
+        .compaction(settings)
+        .build()
+        .await
+        .unwrap();
+    let talk = host.tenant("acme").conversation("c");
+    let say = async |text: &str| {
+        let outcome = talk.send(text).await.unwrap().outcome().await.unwrap();
+        outcome.text.clone()
+    };
+    say("note").await;
+    for _ in 0..30 {
+        say(&"words ".repeat(60)).await;
+    }
+
+    talk.compact().await.unwrap().expect("something is dropped");
+
+    let left = talk.messages().await.unwrap();
+    assert!(
+        left.iter()
+            .all(|message| !message.wire_str().contains("4711"))
+    );
+    assert!(say("recall").await.contains("4711"));
+}

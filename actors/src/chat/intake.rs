@@ -26,7 +26,7 @@ const OPENING: &str = "[the conversation begins with the message below]";
 
 /// The first place of a history that providers refuse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("message {message} of the history is not valid: {what}")]
+#[error("Message validation failed: message {message} of the history: {what}")]
 pub struct HistoryFault {
     /// Index of the message.
     pub message: usize,

@@ -3,13 +3,11 @@
 //!
 //! Pure.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
-    chat::RawJson,
     ids::{ConversationId, Scope, TenantId},
     policy::{TtlCache, TtlCacheConfig},
-    time::Timestamp,
 };
 
 use super::CompactionSettings;
@@ -17,20 +15,8 @@ use super::CompactionSettings;
 /// Most summaries that are kept.
 const SUMMARIES_MAX: usize = 1000;
 
-/// Most bytes that are kept: 4000 characters of three bytes per summary, and as much again for the
-/// maps.
+/// Most bytes that are kept: twice 4000 characters of three bytes for each summary.
 const SUMMARIES_BYTES_MAX: usize = 24 * 1024 * 1024;
-
-/// A cached summary.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CachedSummary {
-    /// The text that stands for the summarised messages.
-    pub summary: String,
-    /// When the summary was made; shown as ISO 8601.
-    pub timestamp: Timestamp,
-    /// Further information, a JSON object.
-    pub metadata: RawJson,
-}
 
 /// The key of a span's summary: `{tenant}/{conversation_id}:{hash}`. It keeps tenants and
 /// conversations apart.
@@ -49,7 +35,7 @@ pub(super) fn summaries_of(tenant: &TenantId, conversation: Option<&Conversation
 /// Summaries by key, each kept for the configured time.
 #[derive(Debug, Clone)]
 pub(crate) struct SummaryCache {
-    entries: TtlCache<String, CachedSummary>,
+    entries: TtlCache<String, Arc<str>>,
 }
 
 impl SummaryCache {
@@ -67,13 +53,26 @@ impl SummaryCache {
 
     /// The summary of exactly these messages, if it is cached and not expired. `now` is a monotonic
     /// time since any fixed instant.
-    pub(crate) fn get(&mut self, key: &str, now: Duration) -> Option<&CachedSummary> {
+    pub(crate) fn get(&mut self, key: &str, now: Duration) -> Option<&Arc<str>> {
         self.entries.get(&key.to_owned(), now)
     }
 
+    /// The summaries of a conversation that have not expired, by the hash of their messages.
+    pub(crate) fn of(&mut self, scope: &Scope, now: Duration) -> BTreeMap<String, Arc<str>> {
+        self.entries.expire(now);
+        let prefix = summaries_of(&scope.tenant, Some(&scope.conversation));
+        self.entries
+            .iter()
+            .filter_map(|(key, summary)| {
+                let hash = key.strip_prefix(&prefix)?;
+                Some((hash.to_owned(), summary.clone()))
+            })
+            .collect()
+    }
+
     /// Stores a summary. A full cache removes its oldest one.
-    pub(crate) fn put(&mut self, key: String, summary: CachedSummary, now: Duration) {
-        let bytes = key.len() + summary.summary.len() + summary.metadata.as_str().len();
+    pub(crate) fn put(&mut self, key: String, summary: Arc<str>, now: Duration) {
+        let bytes = key.len() + summary.len();
         self.entries.set(key, summary, bytes, None, now);
     }
 
@@ -98,21 +97,13 @@ mod tests {
         Scope::new(tenant.parse().unwrap(), conversation.parse().unwrap())
     }
 
-    fn summary(text: &str) -> CachedSummary {
-        CachedSummary {
-            summary: text.into(),
-            timestamp: Timestamp(0),
-            metadata: RawJson::empty_object(),
-        }
-    }
-
     #[test]
     fn a_summary_is_found_by_identical_messages_of_the_same_conversation_alone() {
         let mut cache = SummaryCache::new(&CompactionSettings::default());
         let span = [Message::user("a"), Message::assistant("b")];
         let key = summary_key(&scope("t", "c"), &span_hash(&span));
 
-        cache.put(key.clone(), summary("ab"), Duration::ZERO);
+        cache.put(key.clone(), "ab".into(), Duration::ZERO);
 
         assert!(
             key.starts_with("t/c:") && key.len() == "t/c:".len() + 16,
@@ -123,7 +114,7 @@ mod tests {
                 &summary_key(&scope("t", "c"), &span_hash(&span.clone())),
                 Duration::ZERO
             ),
-            Some(&summary("ab"))
+            Some(&"ab".into())
         );
         for other in [
             summary_key(&scope("u", "c"), &span_hash(&span)),
@@ -145,7 +136,7 @@ mod tests {
         ]
         .map(|scope| summary_key(&scope, "hash"));
         keys.iter()
-            .for_each(|key| cache.put(key.clone(), summary("x"), Duration::ZERO));
+            .for_each(|key| cache.put(key.clone(), "x".into(), Duration::ZERO));
         let kept = |cache: &mut SummaryCache| {
             keys.each_ref()
                 .map(|key| cache.get(key, Duration::ZERO).is_some())
@@ -167,7 +158,7 @@ mod tests {
         let two_hours = Duration::from_secs(7200);
 
         for index in 0..=SUMMARIES_MAX {
-            cache.put(format!("k{index}"), summary("x"), Duration::ZERO);
+            cache.put(format!("k{index}"), "x".into(), Duration::ZERO);
         }
 
         assert_eq!(cache.size(), 1000);

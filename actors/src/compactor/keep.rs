@@ -2,7 +2,10 @@
 //!
 //! Pure.
 
-use crate::chat::{MessageList, Role};
+use crate::{
+    chat::{MessageList, Role},
+    journal::skill_activations,
+};
 
 use super::importance::has_error;
 
@@ -28,8 +31,9 @@ pub(crate) struct Recent {
 
 impl Recent {
     /// Counts the recent messages by their block types; texts are not examined.
-    pub(crate) fn of(messages: &MessageList, skill_activations: u32) -> Self {
+    pub(crate) fn of(messages: &MessageList) -> Self {
         let first = messages.len().saturating_sub(RECENT_MESSAGES);
+        let skill_activations = skill_activations(messages.range(first..messages.len()));
         let mut chains = 0;
         let mut failed = 0_u32;
         let mut in_chain = false;
@@ -50,7 +54,7 @@ impl Recent {
         };
         Self {
             tool_chains: chains,
-            skill_activations,
+            skill_activations: u32::try_from(skill_activations).unwrap_or(u32::MAX),
             error_rate,
         }
     }
@@ -74,7 +78,7 @@ mod tests {
     use super::*;
     use crate::{
         chat::Message,
-        compactor::tests::stories::{exchange, failed_exchange},
+        compactor::tests::stories::{call, exchange, failed_exchange, result},
     };
 
     #[test]
@@ -111,26 +115,34 @@ mod tests {
 
     #[test]
     fn only_typed_blocks_of_the_last_twenty_messages_are_counted() {
+        let activation = |id: &str, is_error| {
+            [
+                Message::new(Role::Assistant, &[call(id, "activate_skill")]).unwrap(),
+                Message::tool_results([result(id, "", is_error)], []),
+            ]
+        };
         let mut messages: Vec<Message> = (0..4)
             .flat_map(|index| failed_exchange(&format!("old{index}"), "no"))
             .collect();
+        messages.extend(activation("old", false));
         messages.extend((0..9).map(|_| Message::user("tool_use tool_result error")));
         messages.extend(exchange("a", "error: only a word"));
         messages.extend(exchange("b", "fine"));
         messages.push(Message::assistant("error"));
-        messages.extend(failed_exchange("c", "no"));
-        messages.extend((0..4).map(|_| Message::user("x")));
+        messages.extend(activation("c", true));
+        messages.extend(activation("d", false));
+        messages.extend((0..2).map(|_| Message::user("x")));
 
-        let recent = Recent::of(&messages.into_iter().collect(), 2);
+        let recent = Recent::of(&messages.into_iter().collect());
 
         assert_eq!(
             recent,
             Recent {
                 tool_chains: 2,
-                skill_activations: 2,
+                skill_activations: 1,
                 error_rate: 0.05
             }
         );
-        assert_eq!(Recent::of(&MessageList::default(), 0), Recent::default());
+        assert_eq!(Recent::of(&MessageList::default()), Recent::default());
     }
 }

@@ -43,10 +43,7 @@ pub fn plan(problem: &Problem<'_>) -> CompactionOutcome {
     let explicit = settings
         .keep_rounds
         .or(problem.force.then_some(KEEP_ROUNDS_ON_REQUEST));
-    let keep = keep_rounds(
-        explicit,
-        &Recent::of(problem.history.messages(), problem.skill_activations),
-    );
+    let keep = keep_rounds(explicit, &Recent::of(problem.history.messages()));
     let old = draft.rounds().saturating_sub(keep as usize);
 
     let by_importance = settings.strategy == CompressionMode::Importance;

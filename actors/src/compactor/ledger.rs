@@ -25,13 +25,7 @@ impl SummaryLedger {
         settings: &CompactionSettings,
         now: Duration,
     ) -> bool {
-        while let Some((at, cost)) = self.spent.front().copied()
-            && now.saturating_sub(at) >= HOUR
-        {
-            self.spent.pop_front();
-            self.sum -= cost;
-        }
-        self.sum
+        self.spent_micro_usd(now)
             .saturating_add(CompressionMode::Summarize.cost_micro_usd(tokens))
             < settings.cap_micro_usd()
     }
@@ -46,9 +40,14 @@ impl SummaryLedger {
         self.spent.push_back((now, cost));
     }
 
-    /// Spending in the hour before the last call of [`SummaryLedger::may_spend`], in millionths of
-    /// a US dollar.
-    pub(crate) fn spent_micro_usd(&self) -> u64 {
+    /// Spending within the last hour, in millionths of a US dollar. Earlier spending is removed.
+    pub(crate) fn spent_micro_usd(&mut self, now: Duration) -> u64 {
+        while let Some((at, cost)) = self.spent.front().copied()
+            && now.saturating_sub(at) >= HOUR
+        {
+            self.spent.pop_front();
+            self.sum -= cost;
+        }
         self.sum
     }
 }
@@ -83,9 +82,9 @@ mod tests {
             "an hour later the first is forgotten"
         );
         assert!(!ledger.may_spend(700, &settings, at(3600)));
-        assert_eq!(ledger.spent_micro_usd(), 900);
+        assert_eq!(ledger.spent_micro_usd(at(3600)), 900);
         assert!(ledger.may_spend(999, &settings, at(9999)));
-        assert_eq!(ledger.spent_micro_usd(), 0);
+        assert_eq!(ledger.spent_micro_usd(at(9999)), 0);
     }
 
     #[test]

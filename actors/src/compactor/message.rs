@@ -2,12 +2,19 @@
 
 use tokio::sync::oneshot;
 
-use super::SummaryJob;
-use crate::ids::{ConversationId, TenantId};
+use super::{SummaryJob, SummaryView};
+use crate::ids::{ConversationId, Scope, TenantId};
 
 /// A message to the compactor.
 #[derive(Debug)]
 pub(crate) enum CompactorMsg {
+    /// From a conversation that plans a compaction: return its finished summaries.
+    Look {
+        /// The conversation.
+        scope: Scope,
+        /// Receives them, and what the tenant may still spend.
+        reply: oneshot::Sender<SummaryView>,
+    },
     /// From a conversation: make a summary.
     Summarise {
         /// The messages to summarize, and the budget that pays for it.
@@ -23,6 +30,15 @@ pub(crate) enum CompactorMsg {
         tenant: TenantId,
         /// The conversation; `None` for all of the tenant.
         conversation: Option<ConversationId>,
+    },
+    /// From the task of a summary, before its first model call: record what it will cost.
+    Spend {
+        /// The tenant that pays.
+        tenant: TenantId,
+        /// The tokens that are sent to the model.
+        tokens: u64,
+        /// Receives whether the tenant can afford it; if not, nothing was recorded.
+        reply: oneshot::Sender<bool>,
     },
     /// From the task of a summary: it has ended.
     Done {

@@ -1,10 +1,11 @@
 //! Makes a history that has grown too large smaller, and keeps it valid.
 //!
 //! The ladder is pure: token counts, summaries and the time are arguments, and a [`Plan`] is the
-//! result. The actor makes summaries in the background, a few at a time. State: cached summaries
-//! and money spent, behind short locks in an `Arc` that outlives the actor; the actor itself holds
-//! the waiting and the running jobs. Supervised by the HostSupervisor. After a restart the queue is
-//! empty, and conversations whose jobs were lost keep their rule summaries.
+//! result. The actor has summaries made in the background, a few at a time and by tenant in turn.
+//! State: the jobs that wait and run, finished summaries, and what each tenant spent within the
+//! hour; others ask for these by message. Supervised by the HostSupervisor. After a restart all of
+//! it is empty: conversations whose jobs were lost keep their rule summaries, and what was spent is
+//! forgotten.
 //!
 //! **Invariant:** a round never waits for a summary. Only a caller that requests a compaction may
 //! wait, for a bounded time.
@@ -28,36 +29,31 @@ mod ledger;
 mod cache;
 mod refocus;
 mod by_age;
+mod actor;
 mod message;
+mod queue;
 mod recall;
 mod request_bytes;
 mod summarise;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    panic::AssertUnwindSafe,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use futures_util::FutureExt;
-use parking_lot::{Mutex, RwLock};
-use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SpawnErr};
+use parking_lot::RwLock;
+use ractor::{Actor, ActorCell, ActorRef, SpawnErr};
 use tokio::{
     sync::{Semaphore, oneshot},
     time::Instant,
 };
 
-use cache::summaries_of;
-pub(crate) use cache::{CachedSummary, SummaryCache, summary_key};
+use actor::Compactor;
+use cache::summary_key;
 pub(crate) use recall::Recall;
 #[cfg(test)]
 pub(crate) use recall::SpanPointer;
 
 pub use ladder::plan;
-pub(crate) use ledger::SummaryLedger;
 pub(crate) use message::CompactorMsg;
 pub use mode::CompressionMode;
 pub use plan::{CompactionOutcome, CompactionStep, DroppedSpan, Fixed, Plan, Problem, Window};
@@ -69,25 +65,15 @@ pub use settings::CompactionSettings;
 pub(crate) use settings::MEMORY;
 
 use crate::{
-    chat::{MessageList, RawJson, Usage},
+    chat::{MessageList, Usage},
     ids::{ConversationId, Scope, TenantId},
     limits::MEASUREMENTS_MAX,
     metrics_collector::Counters,
     model_gateway::ModelGatewayRef,
     policy::{BudgetCounter, Pricing},
-    ports::Clock,
-    task::{AbortOnDrop, spawn_blocking},
+    task::spawn_blocking,
     tenant::Tenant,
 };
-
-/// Most summaries that are made at the same time.
-const RUNNING_MAX: usize = 2;
-
-/// Most jobs that wait. Further ones are refused, and their conversations keep rule summaries.
-const WAITING_MAX: usize = 64;
-
-/// Most tenants whose spending is tracked.
-const LEDGERS_MAX: usize = 10_000;
 
 /// A span of messages to summarize.
 #[derive(Debug, Clone)]
@@ -146,6 +132,33 @@ impl SummaryJob {
     }
 }
 
+/// What the compactor knows for a conversation at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SummaryView {
+    /// The conversation's finished summaries, by the hash of the messages that each stands for.
+    summaries: BTreeMap<String, Arc<str>>,
+    /// What the tenant may still spend within the hour, in millionths of a US dollar.
+    left_micro_usd: u64,
+}
+
+impl SummaryView {
+    /// The summary of the messages with this hash.
+    pub(crate) fn ready(&self, hash: &str) -> Option<String> {
+        self.summaries.get(hash).map(|text| text.as_ref().into())
+    }
+
+    /// Whether no summary is cached.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.summaries.is_empty()
+    }
+
+    /// Whether the tenant can afford a summary of about `tokens`.
+    pub(crate) fn may_spend(&self, tokens: u64) -> bool {
+        CompressionMode::Summarize.cost_micro_usd(tokens) < self.left_micro_usd
+    }
+}
+
 /// A shared handle to the compactor.
 #[derive(Clone)]
 pub struct CompactorRef(Arc<Shared>);
@@ -155,9 +168,6 @@ struct Shared {
     counters: Arc<Counters>,
     pool: Arc<Semaphore>,
     started: Instant,
-    clock: Arc<dyn Clock>,
-    cache: Mutex<SummaryCache>,
-    ledgers: Mutex<BTreeMap<TenantId, SummaryLedger>>,
     actor: RwLock<Option<ActorRef<CompactorMsg>>>,
 }
 
@@ -167,49 +177,16 @@ impl Shared {
     fn now(&self) -> Duration {
         self.started.elapsed()
     }
-
-    /// Whether the tenant can afford a summary of about `tokens` within the hour. With `note`, the
-    /// cost is recorded.
-    fn may_spend(&self, scope: &Scope, tokens: u64, note: bool) -> bool {
-        let now = self.now();
-        let settings = &self.settings;
-        let mut ledgers = self.ledgers.lock();
-        if ledgers.len() >= LEDGERS_MAX {
-            ledgers.retain(|_, ledger| {
-                ledger.may_spend(0, settings, now); // Removes spending older than an hour.
-                ledger.spent_micro_usd() > 0
-            });
-        }
-        if ledgers.len() >= LEDGERS_MAX && !ledgers.contains_key(&scope.tenant) {
-            return false;
-        }
-        let ledger = ledgers.entry(scope.tenant.clone()).or_default();
-        let may = ledger.may_spend(tokens, settings, now);
-        if may && note {
-            ledger.note(tokens, now);
-        }
-        may
-    }
 }
 
 impl CompactorRef {
     /// A compactor without an actor; [`CompactorRef::start`] starts it.
-    pub(crate) fn new(
-        settings: CompactionSettings,
-        counters: Arc<Counters>,
-        clock: Arc<dyn Clock>,
-    ) -> Self {
-        let cache = Mutex::new(SummaryCache::new(&settings));
-        let pool = Arc::new(Semaphore::new(MEASUREMENTS_MAX));
-        let started = Instant::now();
+    pub(crate) fn new(settings: CompactionSettings, counters: Arc<Counters>) -> Self {
         Self(Arc::new(Shared {
             settings,
             counters,
-            pool,
-            started,
-            clock,
-            cache,
-            ledgers: Mutex::default(),
+            pool: Arc::new(Semaphore::new(MEASUREMENTS_MAX)),
+            started: Instant::now(),
             actor: RwLock::default(),
         }))
     }
@@ -227,37 +204,32 @@ impl CompactorRef {
         &self.0.settings
     }
 
-    /// The summary of the messages with this hash, if it is cached.
-    pub(crate) fn ready(&self, scope: &Scope, hash: &str) -> Option<String> {
-        let mut cache = self.0.cache.lock();
-        cache
-            .get(&summary_key(scope, hash), self.0.now())
-            .map(|summary| summary.summary.clone())
+    /// The conversation's finished summaries, and what its tenant may still spend. Nothing of both
+    /// while the actor is being replaced.
+    ///
+    /// # Cancel safety
+    /// Nothing changes.
+    pub(crate) async fn look(&self, scope: &Scope) -> SummaryView {
+        let (reply, answer) = oneshot::channel();
+        self.cast(CompactorMsg::Look {
+            scope: scope.clone(),
+            reply,
+        });
+        answer.await.unwrap_or_default()
     }
 
-    /// Whether a summary of about `tokens` is allowed and affordable within the hour.
-    pub(crate) fn may_spend(&self, scope: &Scope, tokens: u64) -> bool {
-        self.0.settings.enable_llm_summarization && self.0.may_spend(scope, tokens, false)
-    }
-
-    /// Queues a summary in the background and returns at once. When the queue is full, the job is
-    /// dropped.
+    /// Queues a summary in the background and returns at once. When the queue is full, the newest
+    /// job of the tenant with the most jobs is dropped.
     pub(crate) fn summarise(&self, job: SummaryJob) {
         self.queue(job, None);
     }
 
-    /// Makes a summary and waits for it, at most for the configured timeout. `None` if there is
-    /// none.
+    /// Makes a summary, unless a finished one is cached, and waits for it, at most for the
+    /// configured timeout. `None` if there is none.
     ///
     /// # Cancel safety
     /// The summary is made and cached all the same.
     pub(crate) async fn summary(&self, job: SummaryJob) -> Option<String> {
-        if let Some(text) = self.ready(&job.scope, &job.hash) {
-            return Some(text);
-        }
-        if !self.0.settings.enable_llm_summarization {
-            return None;
-        }
         let (reply, answer) = oneshot::channel();
         self.queue(job, Some(reply));
         tokio::time::timeout(self.0.settings.timeout(), answer)
@@ -269,28 +241,35 @@ impl CompactorRef {
     /// Removes the summaries of a conversation, or of all conversations of a tenant, and cancels
     /// those that wait or are being made.
     pub(crate) fn forget(&self, tenant: &TenantId, conversation: Option<&ConversationId>) {
-        let actor = self.0.actor.read();
-        if let Some(actor) = &*actor {
-            let _ = actor.cast(CompactorMsg::Forget {
-                tenant: tenant.clone(),
-                conversation: conversation.cloned(),
-            });
-        }
-        drop(actor);
-        let prefix = summaries_of(tenant, conversation);
-        self.0.cache.lock().forget(&prefix);
-        if conversation.is_none() {
-            self.0.ledgers.lock().remove(tenant);
-        }
+        self.cast(CompactorMsg::Forget {
+            tenant: tenant.clone(),
+            conversation: conversation.cloned(),
+        });
+    }
+
+    /// Records that a summary of about `tokens` is paid for by `tenant`. Returns false, and records
+    /// nothing, if the tenant cannot afford it within the hour.
+    async fn spend(&self, tenant: &TenantId, tokens: u64) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.cast(CompactorMsg::Spend {
+            tenant: tenant.clone(),
+            tokens,
+            reply,
+        });
+        answer.await.unwrap_or(false)
     }
 
     fn queue(&self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
-        let actor = self.0.actor.read();
-        if let Some(actor) = &*actor {
-            let _ = actor.cast(CompactorMsg::Summarise {
-                job: Box::new(job),
-                reply,
-            });
+        self.cast(CompactorMsg::Summarise {
+            job: Box::new(job),
+            reply,
+        });
+    }
+
+    /// Sends a message. Without an actor it is dropped, and with it a caller's channel.
+    fn cast(&self, message: CompactorMsg) {
+        if let Some(actor) = &*self.0.actor.read() {
+            let _ = actor.cast(message);
         }
     }
 
@@ -318,122 +297,5 @@ impl CompactorRef {
                 |error| tracing::error!(%error, "a computation on the blocking pool failed"),
             )
             .ok()
-    }
-}
-
-/// The actor that makes summaries.
-struct Compactor;
-
-struct State {
-    me: CompactorRef,
-    waiting: VecDeque<SummaryJob>,
-    running: BTreeMap<String, AbortOnDrop>,
-    /// Callers that wait, by the key of their summary.
-    replies: Vec<(String, oneshot::Sender<Option<String>>)>,
-}
-
-impl Actor for Compactor {
-    type Msg = CompactorMsg;
-    type State = State;
-    type Arguments = CompactorRef;
-
-    async fn pre_start(
-        &self,
-        _: ActorRef<CompactorMsg>,
-        me: CompactorRef,
-    ) -> Result<State, ActorProcessingErr> {
-        Ok(State {
-            me,
-            waiting: VecDeque::new(),
-            running: BTreeMap::new(),
-            replies: Vec::new(),
-        })
-    }
-
-    async fn handle(
-        &self,
-        me: ActorRef<CompactorMsg>,
-        message: CompactorMsg,
-        state: &mut State,
-    ) -> Result<(), ActorProcessingErr> {
-        match message {
-            CompactorMsg::Summarise { job, reply } => state.take(*job, reply),
-            CompactorMsg::Forget {
-                tenant,
-                conversation,
-            } => state.forget(&summaries_of(&tenant, conversation.as_ref())),
-            CompactorMsg::Done { key, text } => state.done(&key, text),
-        }
-        state.begin(&me);
-        Ok(())
-    }
-}
-
-impl State {
-    /// Queues a job. A job that already waits or runs is not queued again.
-    fn take(&mut self, job: SummaryJob, reply: Option<oneshot::Sender<Option<String>>>) {
-        let key = job.key();
-        let known = self.running.contains_key(&key)
-            || self.waiting.iter().any(|waiting| waiting.key() == key);
-        if !known && self.waiting.len() >= WAITING_MAX {
-            self.me.0.counters.summaries_failed.add(1);
-            return; // Dropping the reply closes its caller's channel.
-        }
-        self.replies.extend(reply.map(|reply| (key, reply)));
-        if !known {
-            self.waiting.push_back(job);
-        }
-    }
-
-    fn done(&mut self, key: &str, text: Option<String>) {
-        self.running.remove(key);
-        let counters = &self.me.0.counters;
-        if text.is_some() {
-            &counters.summaries
-        } else {
-            &counters.summaries_failed
-        }
-        .add(1);
-        for (_, reply) in self.replies.extract_if(.., |(of, _)| of == key) {
-            let _ = reply.send(text.clone());
-        }
-    }
-
-    fn forget(&mut self, prefix: &str) {
-        self.waiting.retain(|job| !job.key().starts_with(prefix));
-        self.running.retain(|key, _| !key.starts_with(prefix));
-        self.replies.retain(|(key, _)| !key.starts_with(prefix)); // Dropping a reply closes its caller's channel.
-        self.me.0.cache.lock().forget(prefix);
-    }
-
-    fn begin(&mut self, me: &ActorRef<CompactorMsg>) {
-        while self.running.len() < RUNNING_MAX
-            && let Some(job) = self.waiting.pop_front()
-        {
-            let shared = self.me.0.clone();
-            let me = me.clone();
-            let key = job.key();
-            let task = tokio::spawn(async move {
-                // A panic in a provider's adapter must still free the job's place.
-                let text = AssertUnwindSafe(summarise::summarise(&shared, &job))
-                    .catch_unwind()
-                    .await
-                    .unwrap_or(None);
-                if let Some(text) = &text {
-                    let summary = CachedSummary {
-                        summary: text.clone(),
-                        timestamp: shared.clock.now(),
-                        metadata: RawJson::empty_object(),
-                    };
-                    let now = shared.now();
-                    shared.cache.lock().put(job.key(), summary, now);
-                }
-                let _ = me.cast(CompactorMsg::Done {
-                    key: job.key(),
-                    text,
-                });
-            });
-            self.running.insert(key, AbortOnDrop(task));
-        }
     }
 }

@@ -65,8 +65,6 @@ pub struct Problem<'a> {
     pub settings: &'a CompactionSettings,
     /// Lines that every summary pair must contain in full.
     pub pinned: &'a [String],
-    /// Number of skills activated recently; more of them keep more rounds.
-    pub skill_activations: u32,
     /// Returns the tokens of a message.
     pub count: &'a dyn Fn(&Message) -> u64,
     /// Returns the summary of the span with this hash, if it is finished.

@@ -6,7 +6,9 @@ use futures_util::{StreamExt, future::try_join_all};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{FOCUS_AREAS, Shared, SummaryBill, SummaryJob, merge_prompt, summary_prompts};
+use super::{
+    CompactorRef, FOCUS_AREAS, Shared, SummaryBill, SummaryJob, merge_prompt, summary_prompts,
+};
 use crate::{
     chat::{ContentBlock, Message, MessageList, ModelRequest, ToolChoice, Usage},
     journal::amount,
@@ -18,7 +20,8 @@ use crate::{
 
 /// Makes a summary. `None` if it is too expensive, too slow or failed; the conversation then keeps
 /// its rule summary.
-pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<String> {
+pub(super) async fn summarise(compactor: &CompactorRef, job: &SummaryJob) -> Option<String> {
+    let shared = &*compactor.0;
     if job.budget.bounds_money() && job.spending.price_of(&model_of(shared, job)).is_none() {
         tracing::debug!(conversation = %job.scope.conversation, "no background summary: its model has no price, and the budget is in money");
         return None;
@@ -28,7 +31,7 @@ pub(super) async fn summarise(shared: &Shared, job: &SummaryJob) -> Option<Strin
         .iter()
         .map(|part| part.len() as u64 / BYTES_A_TOKEN)
         .sum();
-    if !shared.may_spend(&job.scope, tokens, true) {
+    if !compactor.spend(&job.scope.tenant, tokens).await {
         tracing::debug!(conversation = %job.scope.conversation, "no background summary: the hour's money is spent");
         return None;
     }

@@ -429,7 +429,7 @@ impl<H> HostBuilder<H> {
             entropy: self.entropy.clone(),
             counters: counters.clone(),
         };
-        let compactor = CompactorRef::new(self.compaction, counters.clone(), ports.clock.clone());
+        let compactor = CompactorRef::new(self.compaction, counters.clone());
         let resolver = SetupResolver {
             defaults: self.defaults,
             gateway: ModelGatewayRef::new(

@@ -753,7 +753,34 @@ pub enum ActivatedBy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::{ToolChoice, ToolDefinition};
+    use crate::chat::{
+        ContentBlock, Role, ThinkingBlock, ToolChoice, ToolDefinition, ToolResultBlock,
+        ToolResultContent, ToolUseBlock,
+    };
+
+    /// Messages with a block of each type that models and tools write.
+    fn all_blocks() -> Vec<Message> {
+        let thinking = ContentBlock::Thinking(ThinkingBlock {
+            thinking: "let me see".into(),
+            signature: Some("signed".into()),
+        });
+        let call = ContentBlock::ToolUse(ToolUseBlock {
+            id: "toolu_1".into(),
+            name: "look".into(),
+            input: RawJson::from_text(r#"{"b": 1.0,"a":[]}"#).unwrap(),
+        });
+        let result = ToolResultBlock {
+            tool_use_id: "toolu_1".into(),
+            content: ToolResultContent::Text("汉 \u{0}".into()),
+            is_error: true,
+        };
+        let said = ContentBlock::text("I look");
+        vec![
+            Message::user("i"),
+            Message::new(Role::Assistant, &[thinking, said, call]).unwrap(),
+            Message::tool_results([result], [ContentBlock::text("and this")]),
+        ]
+    }
 
     pub(crate) fn samples() -> Vec<EntryBody> {
         let id = PromptId::from_random([7; 16]);
@@ -927,7 +954,7 @@ mod tests {
             },
             EntryBody::Pinned { line: "p".into() },
             EntryBody::Imported {
-                messages: vec![Message::user("i")],
+                messages: all_blocks(),
                 rounds: Vec::new(),
             },
             EntryBody::Imported {

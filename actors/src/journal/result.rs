@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::tool::{OutputLevel, ToolError, ToolErrorType};
 
+/// Most characters of a failed attempt that its successors keep.
+const LAST_ERROR_CHARS: usize = 500;
+
 /// The result of a tool call. It never holds a path of the host: `artifact_id` refers to stored
 /// content.
 ///
@@ -46,14 +49,14 @@ pub struct ToolExecutionResult {
     /// One line that describes the stored content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_summary: Option<String>,
-    /// Milliseconds from the first start to the end of the last attempt, including the waits
-    /// between attempts.
+    /// Milliseconds in which the attempts ran, without the pauses between them and without the wait
+    /// for a lock.
     #[serde(default)]
     pub duration_ms: u64,
     /// Attempts after the first.
     #[serde(default)]
     pub retry_count: u32,
-    /// Message of the last failed attempt before this result.
+    /// Message of the last failed attempt before this result, at most 500 characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
@@ -96,27 +99,15 @@ impl ToolExecutionResult {
         }
     }
 
-    /// Returns the failure in words, for the record of a retry.
+    /// Returns the failure in words, shortened, for the record of a retry.
     pub(crate) fn words(&self) -> String {
-        self.error_message
-            .clone()
-            .unwrap_or_else(|| self.observation.clone())
+        let words = self.error_message.as_ref().unwrap_or(&self.observation);
+        words.chars().take(LAST_ERROR_CHARS).collect()
     }
 
     /// Whether the call succeeded.
     pub fn success(&self) -> bool {
         !self.is_error
-    }
-
-    /// Returns the text for the model: the observation, or for a failure the shared layout. A
-    /// failure made by `ToolExecutionResult::error_text` keeps its exact text.
-    pub fn content(&self, tool_call_id: &str) -> String {
-        let is_told = self.error_message.is_none() && !self.observation.is_empty();
-        if self.is_error && !is_told {
-            self.error_observation(tool_call_id)
-        } else {
-            self.observation.clone()
-        }
     }
 
     /// Returns the layout that all failures share: status, id, type, code, message.
@@ -161,7 +152,6 @@ mod tests {
             ),
             (LAYOUT, true, false)
         );
-        assert_eq!(result.content("toolu_1"), LAYOUT);
     }
 
     #[test]
@@ -172,7 +162,7 @@ mod tests {
         };
 
         assert_eq!(
-            unknown.content("t"),
+            unknown.error_observation("t"),
             "Operation failed.\n\nError Type: Unknown\nError Code: UNKNOWN\nError Message: An unknown error occurred\n\nTool Call ID: t"
         );
     }
@@ -180,20 +170,8 @@ mod tests {
     #[test]
     fn an_exact_text_stays_exact() {
         assert_eq!(
-            ToolExecutionResult::error_text("INTERRUPTED", "cancelled").content("t"),
+            ToolExecutionResult::error_text("INTERRUPTED", "cancelled").observation,
             "cancelled"
-        );
-    }
-
-    #[test]
-    fn a_result_becomes_the_block_of_the_call_it_is_shown_for() {
-        let good = ToolExecutionResult::ok("42");
-        assert_eq!((&*good.content("toolu_2"), good.is_error), ("42", false));
-
-        let failed = ToolExecutionResult::error(&timeout(), "toolu_1");
-        assert_eq!(
-            (&*failed.content("toolu_1"), failed.is_error),
-            (LAYOUT, true)
         );
     }
 

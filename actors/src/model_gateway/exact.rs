@@ -107,7 +107,7 @@ impl ExactCounter {
     }
 
     /// Returns how a model's tokens are counted.
-    pub(crate) fn model_info(&self, model: &str) -> ModelInfo {
+    pub fn model_info(&self, model: &str) -> ModelInfo {
         let info = self.counter.model_info(model);
         let has_api_client = self.client(info.model_family).is_some();
         ModelInfo {

@@ -173,6 +173,9 @@ mod tests {
             "well",
             "any case"
         );
+        for word in ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] {
+            assert_eq!(fault(|settings| settings.log_level = word.into()), "well");
+        }
         assert_eq!(
             fault(|settings| settings.log_level = "Loud".into()),
             "Invalid log_level: Loud"
@@ -189,6 +192,35 @@ mod tests {
             fault(|settings| settings.metrics_export_interval_s = -1),
             "metrics_export_interval_s must be positive"
         );
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_contract() {
+        let settings = ObservabilityConfig::default();
+
+        assert_eq!(
+            (
+                settings.enable_tracing,
+                settings.enable_metrics,
+                settings.enable_logging,
+                settings.trace_sampling,
+            ),
+            (true, true, true, TraceSampling::Medium)
+        );
+        assert_eq!(
+            (
+                settings.trace_export_timeout_ms,
+                settings.trace_batch_size,
+                settings.metrics_export_interval_s,
+                settings.metrics_export_timeout_ms,
+            ),
+            (5000, 100, 60, 3000)
+        );
+        assert_eq!(
+            (settings.log_level.as_str(), settings.log_format.as_str()),
+            ("INFO", "json")
+        );
+        assert_eq!(settings.log_output, ["stdout", "file"]);
     }
 
     #[test]

@@ -147,6 +147,11 @@ impl<K: Hash + Eq + Clone, V> TtlCache<K, V> {
         gone.iter().for_each(|key| drop(self.remove(key)));
     }
 
+    /// The stored entries, including expired ones.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.iter().map(|(key, slot)| (key, &slot.value))
+    }
+
     /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.config.clone());

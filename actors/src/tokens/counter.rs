@@ -198,12 +198,11 @@ fn of_block(way: &Resolved, block: &ContentBlock) -> u64 {
             },
         },
         ContentBlock::Image(media) | ContentBlock::Document(media) => {
-            media_tokens(block.kind(), media.raw())
+            media_tokens(block.kind(), media.raw(), &|text| way.count(text))
                 .unwrap_or_else(|| way.count(media.raw().as_str()))
         }
-        ContentBlock::Other { kind, raw } => {
-            media_tokens(kind, raw).unwrap_or_else(|| way.count(raw.as_str()))
-        }
+        ContentBlock::Other { kind, raw } => media_tokens(kind, raw, &|text| way.count(text))
+            .unwrap_or_else(|| way.count(raw.as_str())),
     }
 }
 

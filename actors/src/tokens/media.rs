@@ -5,7 +5,7 @@
 //! [`HEAD_BYTES`] are decoded. An image behind a URL, or in another format, costs 1600.
 //!
 //! A base64 document costs 3000 tokens per page, at 50 KiB of the file per page and at least one
-//! page. A plain-text document costs a third of its characters. A document stored elsewhere (a URL,
+//! page. A plain-text document costs what its text costs. A document stored elsewhere (a URL,
 //! a file id) counts as one page, since its size is unknown.
 //!
 //! Pure.
@@ -15,7 +15,6 @@ use std::borrow::Cow;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 
-use super::rough_tokens;
 use crate::chat::{ContentBlock, RawJson, attachment::dimensions};
 
 /// Tokens of the largest image, and of an image of unknown size.
@@ -50,8 +49,9 @@ struct Source<'a> {
     content: Option<RawJson>,
 }
 
-/// Tokens of an image or document block; `None` for other blocks.
-pub(super) fn media_tokens(kind: &str, raw: &RawJson) -> Option<u64> {
+/// Tokens of an image or document block, with the texts of documents counted by `count`; `None` for
+/// other blocks.
+pub(super) fn media_tokens(kind: &str, raw: &RawJson, count: &dyn Fn(&str) -> u64) -> Option<u64> {
     let source = || {
         serde_json::from_str::<Block<'_>>(raw.as_str())
             .ok()
@@ -60,7 +60,7 @@ pub(super) fn media_tokens(kind: &str, raw: &RawJson) -> Option<u64> {
     match kind {
         "image" => Some(source().map_or(IMAGE_TOKENS_MAX, |source| image_tokens(&source))),
         "image_url" | "input_image" => Some(IMAGE_TOKENS_MAX),
-        "document" => Some(source().map_or(PAGE_TOKENS, |source| document_tokens(&source))),
+        "document" => Some(source().map_or(PAGE_TOKENS, |source| document_tokens(&source, count))),
         _ => None,
     }
 }
@@ -75,34 +75,35 @@ fn image_tokens(source: &Source<'_>) -> u64 {
     }
 }
 
-fn document_tokens(source: &Source<'_>) -> u64 {
+fn document_tokens(source: &Source<'_>, count: &dyn Fn(&str) -> u64) -> u64 {
     match (&*source.kind, &source.content) {
-        ("text", _) => rough_tokens(&source.data),
+        ("text", _) => count(&source.data),
         ("base64", _) => {
             (source.data.len() as u64 / 4 * 3)
                 .div_ceil(PAGE_BYTES)
                 .max(1)
                 * PAGE_TOKENS
         }
-        (_, Some(content)) => content_tokens(content),
+        (_, Some(content)) => content_tokens(content, count),
         _ => PAGE_TOKENS,
     }
 }
 
 /// Tokens of a document whose content is a text or a list of blocks.
-fn content_tokens(content: &RawJson) -> u64 {
+fn content_tokens(content: &RawJson, count: &dyn Fn(&str) -> u64) -> u64 {
     if let Ok(text) = content.parse::<String>() {
-        return rough_tokens(&text);
+        return count(&text);
     }
     let cost = |block: &ContentBlock| match block {
-        ContentBlock::Text(block) => rough_tokens(&block.text),
+        ContentBlock::Text(block) => count(&block.text),
         // Also one without a source that is known.
         block if block.kind() == "image" => {
             let raw = block.raw();
-            raw.and_then(|raw| media_tokens("image", raw)).unwrap_or(0)
+            raw.and_then(|raw| media_tokens("image", raw, count))
+                .unwrap_or(0)
         }
         ContentBlock::Image(_) | ContentBlock::Document(_) | ContentBlock::Other { .. } => {
-            block.raw().map_or(0, |raw| rough_tokens(raw.as_str()))
+            block.raw().map_or(0, |raw| count(raw.as_str()))
         }
         ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) | ContentBlock::ToolResult(_) => 0, // Documents cannot contain these.
     };

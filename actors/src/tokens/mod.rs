@@ -20,7 +20,6 @@ mod config;
 mod chunk;
 mod encoder;
 mod registry;
-mod rough;
 mod media;
 mod counter;
 mod window;
@@ -32,5 +31,4 @@ pub use family::ModelFamily;
 
 pub use registry::EncoderRegistry;
 
-pub(crate) use rough::rough_tokens;
 pub use window::WindowUse;

@@ -148,6 +148,26 @@ mod tests {
         assert!(cache.answer(&later, &key).is_some());
         tokio::time::advance(Duration::from_millis(1)).await;
         assert_eq!(cache.answer(&later, &key), None);
+
+        let hour = request("toolu_3", CachePolicy::Cacheable);
+        assert!(cache.note(&hour, &key, &text("kept")));
+        tokio::time::advance(Duration::from_millis(3_599_999)).await;
+        assert!(cache.answer(&hour, &key).is_some());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(cache.answer(&hour, &key), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_of_more_than_ten_thousand_results_goes() {
+        let cache = IdempotencyCache::default();
+        let hour = request("1", CachePolicy::Cacheable);
+
+        for index in 0..=10_000 {
+            assert!(cache.note(&hour, &index.to_string(), &text("x")));
+        }
+
+        let kept = |index: u32| cache.answer(&hour, &index.to_string()).is_some();
+        assert_eq!([kept(0), kept(1), kept(10_000)], [false, true, true]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -144,9 +144,10 @@ mod tests {
                 assert_eq!(context.attempt, self.starts.fetch_add(1, Ordering::Relaxed));
                 sleep(Duration::from_millis(10)).await;
                 match context.attempt {
-                    n if n < self.fails => {
-                        Err(ToolError::new(ToolErrorType::ResourceError, "busy"))
-                    }
+                    n if n < self.fails => Err(ToolError::new(
+                        ToolErrorType::ResourceError,
+                        "busy ".repeat(1000),
+                    )),
                     _ => Ok("done".into()),
                 }
             })
@@ -203,6 +204,7 @@ mod tests {
             (Duration::from_millis(2530), 30),
             "the pauses between the attempts are no execution"
         );
+        assert_eq!(outcome.last_error, Some("busy ".repeat(100)));
     }
 
     #[tokio::test(start_paused = true)]

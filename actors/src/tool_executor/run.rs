@@ -222,7 +222,8 @@ async fn answer(
     progress: Progress,
 ) -> Ended {
     let spec = run.tool.spec();
-    let keeps = run.request.cache_policy.ttl().is_some();
+    // A request may forbid caching, and shorten its time; it cannot allow what the tool does not.
+    let keeps = spec.cache.ttl().is_some() && run.request.cache_policy.ttl().is_some();
     let shares = spec.shared;
     if spec.effect != EffectClass::Pure || !(keeps || shares) {
         return attempt(run.clone(), environment, cancel.clone(), progress).await;

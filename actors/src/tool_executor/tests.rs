@@ -132,6 +132,21 @@ async fn run(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_does_not_make_a_tool_cached_that_is_not() {
+    let tool = Counting::new(spec().not_shared(), 10);
+    let environment = ToolEnvironment::alone(scope("root"));
+
+    for index in 0..2 {
+        let mut wants = call(&tool, index, "{}");
+        wants.request = wants.request.cache_policy(CachePolicy::TtlLong);
+        let (cancel, progress) = (CancellationToken::new(), Progress::silent());
+        call_once(wants, environment.clone(), cancel, progress).await;
+    }
+
+    assert_eq!(tool.starts(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn fifty_identical_pure_calls_share_one_run_and_its_progress() {
     let tool = Counting::new(spec(), 100);
     let environment = ToolEnvironment::alone(scope("root"));

@@ -149,12 +149,21 @@ fn inside(next: &str) -> Cow<'static, str> {
     let is_inside = next.bytes().all(|byte| byte.is_ascii_graphic())
         && next.parse::<Uri>().is_ok_and(|uri| {
             let path = uri.path();
-            uri.authority().is_none() && (path == "/console" || path.starts_with("/console/"))
+            let leaves = path.contains("//") || path.split('/').any(is_dots);
+            uri.authority().is_none()
+                && !leaves
+                && (path == "/console" || path.starts_with("/console/"))
         });
     match is_inside {
         true => Cow::Owned(next.to_owned()),
         false => Cow::Borrowed("/console"),
     }
+}
+
+/// Whether browsers read a part of a path as this or the upper folder.
+fn is_dots(part: &str) -> bool {
+    let part = part.to_ascii_lowercase().replace("%2e", ".");
+    part == "." || part == ".."
 }
 
 #[cfg(test)]
@@ -174,6 +183,11 @@ mod tests {
             "/v1",
             "\\",
             "/console/\u{7f}",
+            "/console//evil.example",
+            "/console/../..//evil.example/",
+            "/console/%2e%2E//e.example",
+            "/console/.%2e/v1",
+            "/console/./c",
         ] {
             assert_eq!(inside(bad), "/console", "{bad}");
         }

@@ -76,7 +76,6 @@ impl Case {
             window: self.window,
             settings: &self.settings,
             pinned: &self.pinned,
-            skill_activations: 0,
             count: &count,
             summary: &|hash| {
                 self.summary
@@ -261,7 +260,11 @@ fn priorities_are_ordered_by_what_they_mean() {
 
 /// Rounds of two messages, 123 tokens each.
 fn many_rounds(count: usize, window: u64) -> Case {
-    (0..count).fold(Case::new(window), |case, round| {
+    with_rounds(Case::new(window), count)
+}
+
+fn with_rounds(case: Case, count: usize) -> Case {
+    (case.starts.len()..count).fold(case, |case, round| {
         let mut case = case.round([]);
         let padded = Message::assistant(format!("answer {} {}", round + 1, text(100)));
         case.history = case.history.prefix(case.history.messages().len() - 1).0;
@@ -369,6 +372,24 @@ fn a_ready_summary_takes_the_place_of_all_it_was_made_of() {
             .all(|pointer| pointer.pending.is_none())
             || second.summarise
     );
+}
+
+#[test]
+fn a_round_with_an_error_stays_behind_the_summary_that_covers_it() {
+    let failed = Case::new(4500).round([failed_exchange("bad", "no such file")]);
+    let mut case = with_rounds(failed, 30);
+    case.force = true;
+    let span = case.compacted().dropped.unwrap();
+    case.summary = Some((span.hash, "They counted to thirty.".into()));
+
+    let plan = case.compacted();
+    case.apply(&plan);
+
+    assert!(plan.summary_used);
+    let texts = case.texts();
+    let has = |text: &str| texts.iter().any(|other| other.contains(text));
+    assert!(has("ask 1") && has("bad=no such file"), "{texts:?}");
+    assert!(!texts.contains(&"ask 2".to_owned()), "{texts:?}");
 }
 
 #[test]
@@ -545,6 +566,30 @@ fn under_twenty_messages_old_rounds_stay_while_they_fit() {
 }
 
 #[test]
+fn old_rounds_stay_up_to_nineteen_messages_and_not_from_twenty_on() {
+    let of = |short_rounds: usize| {
+        let mut case = Case::new(0);
+        for _ in 0..4 {
+            case = case.round([failed_exchange("a", &text(130))]);
+        }
+        for _ in 0..short_rounds {
+            case = case.round([]);
+        }
+        let total: u64 = case.history.messages().iter().map(count).sum();
+        case.window.tokens = total * 10 / 9;
+        (case.history.messages().len(), case.plan())
+    };
+
+    assert!(matches!(of(1), (18, CompactionOutcome::Fits { .. })));
+    let (messages, outcome) = of(2);
+    let CompactionOutcome::Compacted(plan) = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert_eq!(messages, 20);
+    assert!(plan.steps.contains(&CompactionStep::OldestRounds));
+}
+
+#[test]
 fn whole_oldest_rounds_go_down_to_one_and_then_its_older_results() {
     let mut case = Case::new(2000).round([long("a", 900)]).round([
         long("b", 900),
@@ -661,7 +706,6 @@ fn the_work_grows_with_the_history_and_no_faster() {
                 ..CompactionSettings::default()
             },
             pinned: &[],
-            skill_activations: 0,
             count: &count,
             summary: &|_| None,
             may_summarize: None,
@@ -711,4 +755,32 @@ fn a_person_cannot_forge_a_pair() {
     );
     assert_ne!(span_hash(messages.iter()), span_hash([]));
     assert!(matches!(plan.edits[0], Edit::Put(_)));
+}
+
+#[test]
+fn a_pair_names_the_ten_newest_outcomes_and_the_five_newest_decisions() {
+    let lines = |of: &str, count: usize| (0..count).map(|n| format!("{of} {n}")).collect();
+    let mut pair = SummaryPair::default();
+    pair.fold(SummaryPair {
+        decisions: lines("chose", 7),
+        outcomes: lines("tool", 12),
+        ..SummaryPair::default()
+    });
+
+    let (summary, _) = pair.messages(&[], u64::MAX, &count);
+
+    let text = summary.text();
+    let named = |of: &str| -> Vec<usize> {
+        text.lines()
+            .filter_map(|line| {
+                line.strip_prefix("- ")?
+                    .strip_prefix(of)?
+                    .trim()
+                    .parse()
+                    .ok()
+            })
+            .collect()
+    };
+    assert_eq!(named("tool"), (2..12).collect::<Vec<_>>());
+    assert_eq!(named("chose"), (2..7).collect::<Vec<_>>());
 }

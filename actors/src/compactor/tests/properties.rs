@@ -239,7 +239,6 @@ impl Setup {
             window: self.window,
             settings: &self.settings,
             pinned: &self.pinned,
-            skill_activations: 0,
             count: &count,
             summary: &|hash| {
                 self.ready.then(|| format!("summary of {hash}\n### Removed Messages\n- `y:0-1` 1 messages, up to round 1"))

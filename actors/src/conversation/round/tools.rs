@@ -27,9 +27,6 @@ use crate::{
     },
 };
 
-/// How many characters of a failure a later attempt keeps: a line of a record, not a full text.
-const LAST_ERROR_CHARS: usize = 500;
-
 /// How many waiting calls of a batch are checked beyond its free places: the next calls may wait for
 /// a file that is in use.
 const CHECKS_AHEAD: usize = 16;
@@ -372,11 +369,7 @@ pub(in crate::conversation) fn words(
     effect: EffectClass,
     tool_call_id: &str,
 ) -> Arc<str> {
-    let words = outcome(result.clone(), effect, tool_call_id).words();
-    match words.char_indices().nth(LAST_ERROR_CHARS) {
-        Some((end, _)) => words.get(..end).unwrap_or_default().into(),
-        None => words.into(),
-    }
+    outcome(result.clone(), effect, tool_call_id).words().into()
 }
 
 /// Starts the next attempt when its delay is over. A timer of a closed batch is ignored.

@@ -7,7 +7,7 @@ use crate::{
     chat::{History, Message, MessageList, ModelRequest, span_hash},
     compactor::{
         BillTo, CompactionOutcome, CompactionStep, CompactorRef, CompressionMode, Fixed, Plan,
-        Problem, SummaryJob, Window, plan,
+        Problem, SummaryJob, SummaryView, Window, plan,
     },
     conversation::{
         ConversationMsg, WaitsFor,
@@ -19,7 +19,7 @@ use crate::{
         run::Live,
     },
     ids::{Scope, WorkId},
-    journal::{Durable, skill_activations},
+    journal::Durable,
     model_gateway::{ModelGatewayRef, exact::ExactCounter},
     policy::{BudgetCounter, Pricing},
     task::AbortOnDrop,
@@ -32,9 +32,6 @@ use crate::{
 const SCALE_LEAST: f64 = 0.7;
 const SCALE_MOST: f64 = 3.0;
 
-/// How many of the last messages are searched for skill activations.
-const RECENT_MESSAGES: usize = 20;
-
 /// The data of a measurement: a copy of the state, taken in the actor.
 #[derive(Clone)]
 pub(in crate::conversation) struct Measurement {
@@ -46,7 +43,6 @@ pub(in crate::conversation) struct Measurement {
     pub(in crate::conversation) request: ModelRequest,
     pub(in crate::conversation) history: History,
     pub(in crate::conversation) round_starts: Vec<usize>,
-    pub(in crate::conversation) skill_activations: u32,
     pub(in crate::conversation) pinned: Vec<String>,
     pub(in crate::conversation) window: WindowUse,
     pub(in crate::conversation) rules: ContextRules,
@@ -282,8 +278,9 @@ impl Measurement {
     /// Counts and plans on the blocking pool, with the hash of the measured messages; `None` if the
     /// planner panicked.
     async fn climb(&self) -> Option<(CompactionOutcome, String)> {
-        self.on_pool(|this| {
-            let outcome = this.plan(&|hash| this.compactor.ready(&this.scope, hash));
+        let summaries = self.compactor.look(&self.scope).await;
+        self.on_pool(move |this| {
+            let outcome = this.plan(&summaries);
             let hash = match &outcome {
                 CompactionOutcome::Compacted(_) => span_hash(this.history.messages().iter()),
                 CompactionOutcome::Fits { .. } | CompactionOutcome::TooLarge { .. } => {
@@ -372,7 +369,7 @@ impl Measurement {
         }
     }
 
-    fn plan(&self, summary: &dyn Fn(&str) -> Option<String>) -> CompactionOutcome {
+    fn plan(&self, summaries: &SummaryView) -> CompactionOutcome {
         let model = &*self.request.model;
         let counter = self.counter.counter();
         let tokens = self.tokens();
@@ -391,10 +388,9 @@ impl Measurement {
             window: self.window(tokens.used),
             settings: &settings,
             pinned: &self.pinned,
-            skill_activations: self.skill_activations,
             count: &|message| tokens.scaled(counter.count_message(model, message)),
-            summary,
-            may_summarize: Some(&|tokens| self.compactor.may_spend(&self.scope, tokens)),
+            summary: &|hash| summaries.ready(hash),
+            may_summarize: Some(&|tokens| summaries.may_spend(tokens)),
             seq_label: &self.label,
             force: self.asked,
         })
@@ -409,7 +405,6 @@ impl Measurement {
         rules: ContextRules,
         pays: (Arc<Tenant>, Arc<BudgetCounter>, Arc<Pricing>, BillTo),
     ) -> Self {
-        let messages = durable.history.messages();
         Self {
             compactor: parts.0,
             counter: parts.1,
@@ -419,10 +414,6 @@ impl Measurement {
             request,
             history: durable.history.clone(),
             round_starts: durable.round_starts(),
-            skill_activations: u32::try_from(skill_activations(
-                messages.range(messages.len().saturating_sub(RECENT_MESSAGES)..messages.len()),
-            ))
-            .unwrap_or(u32::MAX),
             pinned: durable.context.pinned.clone(),
             window: durable.context.window,
             rules,

@@ -120,13 +120,18 @@ pub(super) fn after_entry(
             assert_eq!(state, &empty, "a reset forgets everything");
         }
         EntryBody::Injected {
+            id,
             client_key: Some(key),
             ..
         } => {
+            assert!(id.as_ref().is_none_or(|id| state.knows_injected(id)));
             let known = state
                 .known_key(&key.key)
                 .map(|(digest, round_id)| (digest, Some(round_id)));
             assert_eq!(known, Some((key.digest, before.map(|round| round.id))));
+        }
+        EntryBody::Injected { id: Some(id), .. } => {
+            assert!(state.knows_injected(id), "the same message is taken once");
         }
         EntryBody::PromptAccepted {
             client_key: Some(key),

@@ -694,7 +694,6 @@ fn measured(rng: &mut Rng, state: &Durable, rules: &Rules) -> ContextOutcome {
         window,
         settings: &CompactionSettings::default(),
         pinned: &state.context.pinned,
-        skill_activations: 0,
         count: &|message| message.wire().len() as u64 / 3,
         summary: &|_| None,
         may_summarize: None,

@@ -227,6 +227,7 @@ async fn a_summary_that_fails_is_counted_and_the_summary_by_rules_stays() {
 
 #[tokio::test(start_paused = true)]
 async fn summaries_that_panic_leave_their_places_to_later_ones() {
+    let log = Log::start();
     let (host, _, firsts, _) = filled(150, |n| match n {
         0..4 => Reply::panic(),
         _ => Reply::text("BACKGROUND SUMMARY"),
@@ -243,6 +244,31 @@ async fn summaries_that_panic_leave_their_places_to_later_ones() {
             .iter()
             .any(|first| first.contains("BACKGROUND SUMMARY"))
     );
+    assert!(log.text().contains("a background summary panicked"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summary_is_kept_as_long_as_the_setting_says() {
+    let settings = CompactionSettings {
+        summary_cache_ttl: 1,
+        ..usual()
+    };
+    let model = Arc::new(ScriptedModel::always(Reply::text("SUMMARY")));
+    let built = builder(&model).compaction(settings).build();
+    let host = built.await.unwrap();
+    let talk = (0..60).flat_map(|n| {
+        let said = format!("{n} {}", "words of a person ".repeat(50));
+        [Message::user(said.clone()), Message::assistant(said)]
+    });
+    conversation(&host).import(talk.collect()).await.unwrap();
+    conversation(&host).compact().await.unwrap();
+    let compactor = &host.0.resolver.compactor;
+    let scope = conversation(&host).scope().unwrap();
+
+    tokio::time::advance(Duration::from_secs(3590)).await;
+    assert!(!compactor.look(&scope).await.is_empty());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert!(compactor.look(&scope).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

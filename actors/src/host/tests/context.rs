@@ -614,6 +614,55 @@ async fn a_background_summary_is_used_at_the_next_compaction_and_no_turn_waits_f
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn summaries_that_hang_for_one_tenant_do_not_delay_those_of_another() {
+    let model = ScriptedModel::answering(move |request, _| {
+        if request.tools.is_empty() && request.system.is_none() && request.messages.len() == 1 {
+            let hangs = everything(request).contains("slow");
+            let time = if hangs { 3600 } else { 1 };
+            return Reply::text("SUMMARY").after(Duration::from_secs(time));
+        }
+        Reply::text("fine ".repeat(50))
+    });
+    let settings = CompactionSettings {
+        max_cost_per_hour: 100.0,
+        ..CompactionSettings::default()
+    };
+    let host = builder(&Arc::new(model))
+        .system("s")
+        .compaction(settings)
+        .build()
+        .await
+        .unwrap();
+    let conversation = async |tenant: &str, index: usize| {
+        let conversation = host
+            .tenant(tenant)
+            .conversation(format!("c{index}").as_str());
+        for round in 0..40 {
+            answer(
+                &conversation,
+                format!("{round} {tenant} {}", "words ".repeat(60)),
+            )
+            .await;
+        }
+        conversation
+    };
+    let mut floods = tokio::task::JoinSet::new();
+    for index in 0..20 {
+        let slow = conversation("slow", index).await;
+        floods.spawn(async move { slow.compact().await });
+    }
+    let calm = conversation("calm", 0).await;
+
+    calm.compact()
+        .await
+        .unwrap()
+        .expect("there was something to drop");
+
+    let first = calm.messages().await.unwrap().swap_remove(0);
+    assert!(first.wire_str().contains("SUMMARY"), "{}", first.wire_str());
+}
+
 /// A model that saves a note when it is reminded to, a tool `memory` that keeps it, and the requests
 /// that the reminder was in.
 async fn run_to_a_compaction(memory_flush: bool, tools: &[&str]) -> (Vec<String>, usize, Reading) {
@@ -707,6 +756,7 @@ async fn a_conversation_takes_no_message_beyond_what_any_compaction_is_made_for(
     let host = builder(&model).build().await.unwrap();
     let conversation = conversation(&host);
     let text = || "x".repeat(PROMPT_BYTES_MAX - 1000);
+    let log = super::Log::start();
     conversation.reset().await.unwrap();
     for _ in 0..4 {
         conversation.inject(None, text()).await.unwrap();
@@ -718,6 +768,10 @@ async fn a_conversation_takes_no_message_beyond_what_any_compaction_is_made_for(
     ] {
         assert_eq!(refused.code(), "context_too_large", "{refused}");
     }
+    assert!(
+        log.text()
+            .contains("ERROR message=Failed to inject messages: ")
+    );
     conversation.reset().await.unwrap();
     let mut reply = conversation.send("Hi").await.unwrap();
     reply.outcome().await.unwrap();

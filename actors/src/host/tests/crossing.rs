@@ -12,7 +12,7 @@ use crate::{
     host::ConversationHandle,
     ids::{ArtifactId, RoundId, Scope},
     memory::MemoryArtifacts,
-    ports::{ArtifactStore, CachePolicy, ListQuery},
+    ports::{ArtifactStore, ListQuery},
     testing::{Reply, ScriptedModel},
 };
 
@@ -169,10 +169,7 @@ async fn no_tenant_is_answered_from_anothers_cache_or_joins_its_run() {
         tokio::time::sleep(Duration::from_secs(1)).await;
         Ok("a result".into())
     });
-    let pure: Arc<dyn Tool> = Arc::new(Cached {
-        spec: pure.spec().clone().cache(CachePolicy::Cacheable),
-        inner: pure,
-    });
+    let pure = cached(pure);
     let model = Arc::new(ScriptedModel::answering(|request, _| {
         match request.messages.len() % 4 {
             1 => Reply::tool("pure", &json!({})),
@@ -199,25 +196,6 @@ async fn no_tenant_is_answered_from_anothers_cache_or_joins_its_run() {
         4,
         "a deleted conversation's result does not"
     );
-}
-
-struct Cached {
-    spec: ToolSpec,
-    inner: Arc<dyn Tool>,
-}
-
-impl Tool for Cached {
-    fn spec(&self) -> &ToolSpec {
-        &self.spec
-    }
-
-    fn call(
-        &self,
-        input: RawJson,
-        context: ToolContext,
-    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
-        self.inner.call(input, context)
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,6 +11,8 @@ use crate::{
     host::{Events, EventsFrom, OutcomeError},
     ids::{EventId, TenantId},
     limits::WATCHER_BYTES_MAX,
+    memory::MemoryEvents,
+    ports::{StreamKey, StreamStatus},
     stream::{Open, StopReason},
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
@@ -604,4 +606,26 @@ async fn half_of_two_hundred_watchers_never_read_and_a_slow_watcher_never_stalls
             events.bytes_ahead()
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_of_events_can_be_plugged_in() {
+    let kept_for = async |builder: HostBuilder| {
+        let host = builder.build().await.unwrap();
+        let conversation = conversation(&host);
+        say(&conversation, "Hi").await;
+        let stream = StreamKey {
+            scope: conversation.scope().unwrap(),
+            round: conversation.rounds().await.unwrap()[0].round_id,
+        };
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        host.ports().events.get_status(&stream).await.unwrap()
+    };
+    let brief = MemoryEvents::new(64 * 1024, Duration::from_secs(5));
+
+    assert_eq!(
+        kept_for(builder(&echo())).await,
+        Some(StreamStatus::Complete)
+    );
+    assert_eq!(kept_for(builder(&echo()).events(brief)).await, None);
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    ports::ProviderError,
+    ports::{ProviderError, StreamKey, StreamStatus},
     testing::{FaultPlan, FaultySessions, Reply, ScriptedModel},
 };
 
@@ -320,4 +320,30 @@ async fn a_tool_that_was_cancelled_while_the_store_was_away_never_begins() {
     );
     assert_eq!(starts.load(Ordering::SeqCst), 0);
     assert_eq!(model.last_request().unwrap().messages.first_fault(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stream_of_a_round_ends_as_complete_or_as_failed() {
+    let model =
+        ScriptedModel::replies([Reply::error(ProviderError::Overloaded), Reply::text("ok")]);
+    let host = host(&Arc::new(model)).await;
+    let conversation = conversation(&host);
+    for _ in 0..2 {
+        let _ = conversation.send("Hi").await.unwrap().outcome().await;
+    }
+
+    let rounds = conversation.rounds().await.unwrap();
+    let mut ends = Vec::new();
+    for round in rounds {
+        let stream = StreamKey {
+            scope: conversation.scope().unwrap(),
+            round: round.round_id,
+        };
+        ends.push(host.ports().events.get_status(&stream).await.unwrap());
+    }
+
+    assert_eq!(
+        ends,
+        [Some(StreamStatus::Failed), Some(StreamStatus::Complete)]
+    );
 }

@@ -61,7 +61,10 @@ use super::{ConversationHandle, Host, HostBuilder};
 use crate::{
     chat::RawJson,
     memory::MemorySessions,
-    ports::{BoxFuture, LlmProvider, SessionBackend, Tool, ToolContext, ToolOutput, ToolSpec},
+    ports::{
+        BoxFuture, CachePolicy, LlmProvider, SessionBackend, Tool, ToolContext, ToolOutput,
+        ToolSpec,
+    },
     stream::{EventKind, StreamEvent},
     testing::{ManualClock, SeededEntropy},
     time::Timestamp,
@@ -109,6 +112,31 @@ impl Tool for Probe {
     ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
         self.starts.fetch_add(1, Ordering::SeqCst);
         (self.run)(context)
+    }
+}
+
+/// The tool, with results that are kept for an hour.
+fn cached(inner: Arc<dyn Tool>) -> Arc<dyn Tool> {
+    let spec = inner.spec().clone().cache(CachePolicy::Cacheable);
+    Arc::new(Cached { spec, inner })
+}
+
+struct Cached {
+    spec: ToolSpec,
+    inner: Arc<dyn Tool>,
+}
+
+impl Tool for Cached {
+    fn spec(&self) -> &ToolSpec {
+        &self.spec
+    }
+
+    fn call(
+        &self,
+        input: RawJson,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<ToolOutput, ToolError>> {
+        self.inner.call(input, context)
     }
 }
 

@@ -502,12 +502,7 @@ fn a_large_history_that_is_imported_or_copied_stops_no_other_conversation() {
 #[tokio::test]
 async fn large_histories_of_a_tenant_are_in_no_other_tenants_way_and_keep_their_places() {
     let host = host_on(&faulty(), Limits::default()).await;
-    let clock = ManualClock::at(Timestamp(1_795_300_000_000));
-    let compactor = CompactorRef::new(
-        CompactionSettings::default(),
-        Arc::default(),
-        Arc::new(clock),
-    );
+    let compactor = CompactorRef::new(CompactionSettings::default(), Arc::default());
     let [flood, calm] = ["flood", "calm"].map(|id| host.0.tenants.get(&id.parse().unwrap()));
     let mut gates = Vec::new();
     let mut floods = tokio::task::JoinSet::new();

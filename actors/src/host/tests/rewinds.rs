@@ -276,6 +276,11 @@ async fn a_round_records_its_usage_and_its_end() {
         (2, rounds[0].usage.plus(&rounds[1].usage)),
         "calls that failed count too"
     );
+    assert_eq!(
+        (metrics.total_input_tokens, metrics.total_output_tokens),
+        (metrics.usage.input(), metrics.usage.output)
+    );
+    assert!(metrics.total_input_tokens > 0 && metrics.total_output_tokens > 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -938,3 +938,33 @@ async fn what_a_conversation_spends_is_counted_once_however_often_it_sleeps() {
         .await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_subagent_that_takes_too_long_is_a_timeout_of_its_own_call() {
+    let model = family(&["hangs", "plain"], |task, _| match task {
+        "hangs" => Reply::stall(),
+        task => Reply::text(format!("{task} done")),
+    });
+    let day = Duration::from_secs(24 * 3600);
+    let limits = Limits {
+        model_first_byte: day,
+        model_idle: day,
+        model_total: day,
+        ..Limits::default()
+    };
+    let host = builder(&model).limits(limits).subagents().build();
+    let host = host.await.unwrap();
+    let began = tokio::time::Instant::now();
+
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    let outcome = reply.outcome().await.unwrap();
+
+    let (hung, plain) = outcome.text.split_once('|').unwrap();
+    assert!(hung.contains("Error Code: TIMEOUT"), "{hung}");
+    assert_eq!(plain, r#"{"result":"plain done"}"#);
+    let took = began.elapsed().as_secs();
+    assert!((3600..3610).contains(&took), "{took} s");
+    until("both are at rest", || host.awake() <= 1).await;
+    let children = children(&host).await;
+    assert!(children.len() == 2 && children.iter().all(|(_, open)| *open == Open::None));
+}

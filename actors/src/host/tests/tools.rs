@@ -498,6 +498,66 @@ async fn each_result_is_the_block_of_its_call_in_one_user_message() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_result_from_the_cache_has_the_id_of_the_call_that_it_answers() {
+    let (tool, _) = probe("tool", EffectClass::Pure, |_| async { Ok("42".into()) });
+    let call = || Reply::tool("tool", &json!({"q": 1}));
+    let model = Arc::new(ScriptedModel::replies([
+        call(),
+        call(),
+        Reply::text("done"),
+    ]));
+    let host = builder(&model).tools([cached(tool)]).build().await.unwrap();
+
+    let mut reply = conversation(&host).send("go").await.unwrap();
+    reply.outcome().await.unwrap();
+
+    assert_eq!(host.figures().total.tool_cache_hits, 1);
+    let requests = model.requests();
+    let messages: Vec<_> = requests[2].messages.iter().collect();
+    let [.., first, first_result, second, second_result] = messages.as_slice() else {
+        panic!("{messages:?}")
+    };
+    assert_eq!(first_result.tool_result_ids(), first.tool_use_ids());
+    assert_eq!(second_result.tool_result_ids(), second.tool_use_ids());
+    assert_ne!(first.tool_use_ids(), second.tool_use_ids());
+    assert!(second_result.wire_str().contains("42"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_injected_during_a_batch_follows_its_results_in_order() {
+    let (slow, _) = probe("slow", EffectClass::Pure, |_| async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        Ok("ran".into())
+    });
+    let calls = Reply::tool("slow", &json!({}));
+    let model = Arc::new(ScriptedModel::replies([calls, Reply::text("done")]));
+    let host = builder(&model).tools([slow]).build().await.unwrap();
+    let conversation = conversation(&host);
+
+    let mut reply = conversation.send("go").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for text in ["first", "second", "third"] {
+        conversation.inject(None, text).await.unwrap();
+    }
+    reply.outcome().await.unwrap();
+
+    let request = model.last_request().unwrap();
+    let last = request.messages.last().unwrap();
+    let texts: Vec<String> = last
+        .blocks()
+        .iter()
+        .filter_map(|block| block.as_text().map(str::to_owned))
+        .collect();
+    assert_eq!(
+        (texts.as_slice(), last.tool_result_ids().len()),
+        (
+            ["first", "second", "third"].map(str::to_owned).as_slice(),
+            1
+        )
+    );
+}
+
 /// The value of a key, at any depth.
 fn find<'v>(value: &'v serde_json::Value, key: &str) -> Option<&'v serde_json::Value> {
     let object = value.as_object()?;

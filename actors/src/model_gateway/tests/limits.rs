@@ -377,3 +377,25 @@ async fn what_came_from_a_cache_is_not_counted() {
 
     assert_eq!(gateway.status().tokens_left, Some(10_000 - 60));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_the_last_attempt_is_the_one_that_the_caller_gets() {
+    let model = ScriptedModel::answering(|_, call| match call {
+        0 => limited(1),
+        1 => Reply::error(ProviderError::Server {
+            status: 500,
+            retry_after: None,
+            message: "no".into(),
+        }),
+        _ => Reply::error(ProviderError::Connection {
+            message: "reset".into(),
+        }),
+    });
+    let retry = ModelRetryPolicy {
+        max_retries: 2,
+        ..ModelRetryPolicy::default()
+    };
+    let gateway = gateway(&Arc::new(model), GatewayConfig { retry, ..config() });
+
+    assert_eq!(call(&gateway, "a").await, Err("provider_connection"));
+}

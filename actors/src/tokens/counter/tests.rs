@@ -120,6 +120,19 @@ fn an_attachment_is_not_counted_as_text() {
 }
 
 #[test]
+fn the_text_of_a_document_costs_what_the_text_of_a_message_does() {
+    let counter = TokenCounter::default();
+    let text = "\u{6c49}\u{5b57}\u{7684}\u{6587}\u{672c}".repeat(200);
+    let source = json!({ "type": "text", "media_type": "text/plain", "data": text });
+    let document = message("user", &json!([{ "type": "document", "source": source }]));
+
+    assert_eq!(
+        counter.count_message(GPT, &document),
+        counter.count_message(GPT, &Message::user(text.as_str()))
+    );
+}
+
+#[test]
 fn a_message_is_counted_once_for_each_way_of_counting() {
     let counter = TokenCounter::default();
     let message = Message::user("hello world, hello world, hello world");

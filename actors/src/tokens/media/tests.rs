@@ -2,15 +2,21 @@ use serde_json::json;
 
 use super::*;
 
+/// Counts a text as one token a character.
+fn characters(text: &str) -> u64 {
+    text.chars().count() as u64
+}
+
 fn image(file: &[u8]) -> u64 {
     let raw = json!({ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": STANDARD.encode(file) } });
-    media_tokens("image", &RawJson::of(&raw).unwrap()).unwrap()
+    media_tokens("image", &RawJson::of(&raw).unwrap(), &characters).unwrap()
 }
 
 fn document(source: serde_json::Value) -> u64 {
     media_tokens(
         "document",
         &RawJson::of(&json!({ "type": "document", "source": source })).unwrap(),
+        &characters,
     )
     .unwrap()
 }
@@ -88,7 +94,7 @@ fn an_image_of_unknown_size_costs_the_most() {
         json!({ "type": "image", "source": { "type": "base64", "data": "****" } }),
     ] {
         assert_eq!(
-            media_tokens("image", &RawJson::of(&block).unwrap()),
+            media_tokens("image", &RawJson::of(&block).unwrap(), &characters),
             Some(IMAGE_TOKENS_MAX),
             "{block}"
         );
@@ -132,23 +138,23 @@ fn a_document_costs_its_pages() {
     );
     assert_eq!(
         document(json!({ "type": "text", "media_type": "text/plain", "data": "x".repeat(300) })),
-        100
+        300
     );
     assert_eq!(
         document(json!({ "type": "content", "content": "x".repeat(300) })),
-        100
+        300
     );
     let blocks = json!([{ "type": "text", "text": "x".repeat(300) }, { "type": "image", "source": { "type": "url" } }]);
     assert_eq!(
         document(json!({ "type": "content", "content": blocks })),
-        100 + IMAGE_TOKENS_MAX
+        300 + IMAGE_TOKENS_MAX
     );
 }
 
 #[test]
 fn other_blocks_are_no_media() {
     assert_eq!(
-        media_tokens("redacted_thinking", &RawJson::empty_object()),
+        media_tokens("redacted_thinking", &RawJson::empty_object(), &characters),
         None
     );
 }
