@@ -71,3 +71,27 @@ pub(crate) async fn on_text<T: Send + 'static>(
     }
     blocking(context.clone(), move |_| Ok(work())).await
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
+    use super::*;
+    use crate::tools::fixture::context;
+
+    #[tokio::test]
+    async fn blocking_work_leaves_the_thread_of_its_caller_to_others() {
+        let (sender, receiver) = mpsc::channel();
+        let waits = blocking(context(), move |_| {
+            let is_sent = receiver.recv_timeout(Duration::from_secs(30)).is_ok();
+            Ok((is_sent, thread::current().id()))
+        });
+        let sends = async move { sender.send(()) };
+
+        let (worked, sent) = tokio::join!(biased; waits, sends);
+
+        let (is_sent, worker) = worked.unwrap();
+        assert!(is_sent && sent.is_ok(), "the work held up the runtime");
+        assert_ne!(worker, thread::current().id());
+    }
+}

@@ -146,6 +146,9 @@ struct Called {
     error_type: Option<ToolErrorType>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error_code: Option<String>,
+    /// Whether the same call may succeed later; `None` for a success and for an unclassified failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    should_retry: Option<bool>,
     retry_count: u32,
     duration_ms: u64,
 }
@@ -161,6 +164,7 @@ impl Called {
             artifact_id: outcome.artifact_id,
             error_type: outcome.error_type,
             error_code: outcome.error_code,
+            should_retry: outcome.error_type.map(ToolErrorType::is_retryable),
             retry_count: outcome.retry_count,
             duration_ms: outcome.duration_ms,
         }

@@ -48,7 +48,7 @@ pub(super) const KEYS: &[Key] = &[
         ARTIFACTS,
         "max_age_s",
         Kind::Seconds,
-        "seconds after its last use at which a large result expires; 86400 by default",
+        "seconds after it was stored at which a large result expires; 86400 by default",
     ),
     key(
         ARTIFACTS,
@@ -88,7 +88,7 @@ pub struct ToolRules {
 /// How long large results are kept (`[artifacts]`); `None` means the default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// Age since the last use.
+    /// Age since the result was stored.
     pub max_age: Option<Duration>,
     /// Bytes of all results.
     pub bytes_max: Option<u64>,

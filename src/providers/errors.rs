@@ -417,6 +417,12 @@ mod tests {
             let is_retried = matches!(status, 408 | 409 | 429 | 500..);
             assert_eq!(error.is_retryable(), is_retried, "{status}");
         }
+        for without_status in [
+            ProviderError::Connection { message: message() },
+            ProviderError::Timeout { message: message() },
+        ] {
+            assert!(without_status.is_retryable(), "{without_status:?}");
+        }
     }
 
     #[test]

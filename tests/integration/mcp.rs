@@ -18,6 +18,7 @@ use std::{
 };
 
 use callboard::{
+    Host,
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     mask::Masker,
@@ -27,9 +28,11 @@ use callboard::{
     },
     ports::{Approval, McpClient, McpError, Progress, Tool, ToolSource},
     sandbox::Spawner,
+    storage::MemorySessions,
     tool::{EffectClass, ToolErrorType},
     tool_executor::{LoneCall, ToolEnvironment, ToolInvocationRequest, call_once},
 };
+use callboard_actors::testing::{Reply, ScriptedModel};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -689,6 +692,28 @@ async fn an_unused_server_ends_and_a_closed_pool_leaves_none() {
             .is_err_and(|error| error.to_string().contains("closed"))
     );
     assert!(stage.pool.server(&stage.tenant, &config).is_err());
+}
+
+#[tokio::test]
+async fn a_host_that_shuts_down_leaves_no_server_of_its_pool() {
+    let stage = Stage::new();
+    let (tools, _) = stage.tools(&stage.peer("plain")).await;
+    let host = Host::builder()
+        .provider(ScriptedModel::always(Reply::text("done")))
+        .sessions(MemorySessions::new())
+        .tools(tools)
+        .closes(Arc::new(stage.pool.clone()))
+        .build()
+        .await
+        .unwrap();
+    let [pid] = stage.starts()[..] else {
+        panic!("one server: {:?}", stage.starts())
+    };
+    assert!(is_alive(pid));
+
+    host.shutdown(Duration::ZERO).await;
+
+    assert!(!is_alive(pid));
 }
 
 #[tokio::test]

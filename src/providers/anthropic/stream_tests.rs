@@ -119,6 +119,29 @@ fn text_thinking_and_signature_become_blocks_and_usage_is_cumulative() {
 }
 
 #[test]
+fn thoughts_precede_the_calls_of_their_answer() {
+    let thought = [
+        r#"{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"c2ln"}}"#,
+        r#"{"type":"content_block_stop","index":0}"#,
+    ];
+    let calls = [tool_use(1, &["{}"]), tool_use(2, &["{}"])].concat();
+
+    let (events, _) = blocks(&[&thought, &strs(&calls)[..]].concat(), "tool_use");
+
+    assert_eq!(
+        events,
+        [
+            ModelEvent::Thinking("hm".into()),
+            block(r#"{"type":"thinking","thinking":"hm","signature":"c2ln"}"#),
+            block(r#"{"type":"tool_use","id":"t1","name":"f","input":{}}"#),
+            block(r#"{"type":"tool_use","id":"t2","name":"f","input":{}}"#),
+        ]
+    );
+}
+
+#[test]
 fn neighbouring_deltas_of_one_read_are_one_event() {
     let delta =
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"ab"}}"#;

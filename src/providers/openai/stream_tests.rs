@@ -153,6 +153,31 @@ fn tool_calls_are_put_together_from_whatever_the_server_sends() {
 }
 
 #[test]
+fn thoughts_precede_the_calls_of_their_answer_also_when_they_come_later() {
+    let thought = r#"{"reasoning_content":"hm"}"#;
+    let call = r#"{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{}"}}]}"#;
+
+    for deltas in [[thought, call], [call, thought]] {
+        let blocks: Vec<ModelEvent> = events(&deltas, "tool_calls")
+            .0
+            .into_iter()
+            .filter(|event| matches!(event, ModelEvent::Block(_)))
+            .collect();
+
+        assert!(
+            matches!(
+                &blocks[..],
+                [
+                    ModelEvent::Block(ContentBlock::Thinking(_)),
+                    ModelEvent::Block(ContentBlock::ToolUse(_)),
+                ]
+            ),
+            "{blocks:?}"
+        );
+    }
+}
+
+#[test]
 fn a_call_of_the_old_kind_is_a_call_too() {
     let emitted = calls(
         &[

@@ -1,3 +1,5 @@
+mod logs;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -535,6 +537,37 @@ async fn it_cleans_at_start_and_after_each_interval_until_it_is_stopped_and_can_
     until_idle().await;
     assert_eq!((count(), store.is_cleaning()), (0, true), "started again");
     store.stop().await;
+    store.stop().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn artifacts_are_stored_and_read_while_a_clean_up_runs() {
+    let place = Place::new();
+    let store = place.open(settings()).await;
+    let id = put(&store, &owner("t", "c"), b"old").await;
+    // The clean-up reads this pipe until the other end is closed.
+    let pipe = content_of(&place, &id).with_extension("json");
+    fs::remove_file(&pipe).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let (held, is_held) = tokio::sync::oneshot::channel();
+    let (release, released) = std::sync::mpsc::channel();
+    let holding = tokio::task::spawn_blocking(move || {
+        let _writer = fs::OpenOptions::new().write(true).open(pipe).unwrap();
+        held.send(()).unwrap();
+        released.recv_timeout(Duration::from_secs(30)).is_ok()
+    });
+    store.start();
+    is_held.await.unwrap();
+
+    let other = owner("u", "c");
+    let new = put(&store, &other, b"new").await;
+    let read = store.retrieve(other, new).await;
+    let _ = release.send(());
+
+    assert_eq!(read.unwrap(), &b"new"[..]);
+    assert!(holding.await.unwrap(), "they waited for the clean-up");
     store.stop().await;
 }
 

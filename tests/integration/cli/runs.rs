@@ -1,6 +1,6 @@
 //! `run` and `chat`.
 
-use super::Home;
+use super::{Home, serve::configure};
 
 const QUESTION: &str = "Where is RETRY_CAP_MS?";
 
@@ -162,6 +162,34 @@ fn chat_reads_lines_from_a_pipe() {
     );
     assert!(ran.err.contains("there is no command /nope"), "{}", ran.err);
     assert!(!ran.out.contains("never read"));
+}
+
+#[test]
+fn a_skill_is_loaded_in_a_chat_at_the_level_that_the_person_names() {
+    let home = Home::new();
+    let skills = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/skills");
+    configure(&home, &format!("[skills]\ndir = {skills:?}\n"));
+    let shown = |level: &str| {
+        let lines = format!("/skills csv-tables{level}\n/quit\n");
+        home.run_with_input(&["chat", "--provider", "offline"], &lines)
+            .well()
+    };
+
+    let [usual, third, none] = ["", " 3", " 4"].map(shown);
+
+    let files = "Its files: assets/head.csv, ";
+    for ran in [&usual, &third] {
+        assert!(
+            ran.out.contains("The skill csv-tables is active: "),
+            "{ran:?}"
+        );
+    }
+    assert!(!usual.out.contains(files), "{usual:?}");
+    assert!(third.out.contains(files), "{third:?}");
+    assert!(
+        none.err.contains("there is no level `4` of a skill") && !none.out.contains("is active"),
+        "{none:?}"
+    );
 }
 
 #[test]

@@ -38,6 +38,8 @@ fn json_lists_the_parts_of_the_total() {
 
     let expected = json!({ "model": "glm-4-plus", "family": "glm", "encoding": "cl100k_base", "margin": 1.25, "estimate": 101, "total": 126 });
     assert_eq!(counted, expected);
+    let usual = home.run_with_input(&["tokens", "--json"], "hello world");
+    assert_eq!(usual.well().json()["model"], "claude-3-sonnet");
 }
 
 #[test]

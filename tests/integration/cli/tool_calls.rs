@@ -32,7 +32,7 @@ fn lines_of_arguments_give_lines_of_results_in_order() {
 
     let ran = home.run_with_input(&["tools", "call", "file_read"], input);
 
-    let seen: Vec<(u64, bool, Value)> = ran
+    let seen: Vec<(u64, bool, Value, Value)> = ran
         .events()
         .iter()
         .map(|called| {
@@ -40,15 +40,16 @@ fn lines_of_arguments_give_lines_of_results_in_order() {
                 called["index"].as_u64().unwrap(),
                 called["success"].as_bool().unwrap(),
                 called["error_code"].clone(),
+                called["should_retry"].clone(),
             )
         })
         .collect();
     let expected = [
-        (0, true, Value::Null),
-        (1, false, json!("NOT_FOUND")),
-        (2, false, json!("INVALID_PARAMETERS")),
-        (3, false, json!("INVALID_PARAMETERS")),
-        (4, true, Value::Null),
+        (0, true, Value::Null, Value::Null),
+        (1, false, json!("NOT_FOUND"), json!(false)),
+        (2, false, json!("INVALID_PARAMETERS"), json!(false)),
+        (3, false, json!("INVALID_PARAMETERS"), json!(false)),
+        (4, true, Value::Null, Value::Null),
     ];
     assert_eq!(seen, expected);
     assert_eq!(ran.code, Some(1));

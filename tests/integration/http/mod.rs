@@ -57,6 +57,14 @@ async fn soon<T>(what: impl Future<Output = T>) -> T {
         .expect("the step takes too long")
 }
 
+/// A folder of skills; `csv-tables` has files.
+fn skills() -> PathBuf {
+    PathBuf::from(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/fixtures/skills"
+    ))
+}
+
 fn tenant(id: &str) -> TenantId {
     TenantId::new(id).unwrap()
 }

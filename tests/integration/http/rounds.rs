@@ -1,6 +1,7 @@
 //! Rounds, the debug form and the figures of a conversation over HTTP.
 
-use callboard_actors::chat::Usage;
+use callboard::skills::SkillFolder;
+use callboard_actors::{chat::Usage, ports::Capabilities};
 
 use super::*;
 
@@ -55,6 +56,45 @@ async fn rounds_are_read_in_pages_and_taken_back() {
         .post("/v1/conversations/c/rewind", json!({ "to": ids[1] }))
         .await;
     assert_eq!(problem(again).await, (404, "not_found".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rounds_come_with_the_models_window_and_the_changes_of_active_skills() {
+    let model = ScriptedModel::always(Reply::text("yes"));
+    let small = Capabilities {
+        context_window: 64_000,
+        ..LlmProvider::capabilities(&model, "")
+    };
+    let host = Host::builder()
+        .provider(model.capabilities(small))
+        .skills(SkillFolder::open(skills()).unwrap())
+        .build()
+        .await
+        .unwrap();
+    let server = Server::over(host, Setting::default()).await;
+    server.send("c", "hello").await;
+    server
+        .post("/v1/conversations/c/skills/csv-tables", json!({}))
+        .await;
+
+    let rounds = body(server.get("/v1/conversations/c/rounds").await).await;
+
+    assert_eq!(
+        (
+            &rounds["context_window_limit"],
+            &rounds["compression_threshold"]
+        ),
+        (&json!(64_000), &json!(0.8))
+    );
+    let active = &rounds["active_skill_context"]["csv-tables"];
+    assert_eq!(
+        (&active["by"], &active["level"]),
+        (&json!("user"), &json!(2))
+    );
+    assert_eq!(
+        rounds["context_modifiers"],
+        json!([{ "allowed_tools": ["file_list", "file_read", "grep_search"] }])
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! Each route behaves as the OpenAPI document says.
 
 use super::*;
+use callboard::skills::SkillFolder;
 use callboard_actors::{ids::Scope, ports::ListQuery};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -520,4 +521,34 @@ async fn an_artifact_of_one_of_many_conversations_needs_its_name() {
 
     assert_eq!(problem(searched).await, (422, "invalid_parameter".into()));
     assert_eq!(soon(named.text()).await.unwrap(), "0123456789");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_skill_is_loaded_at_the_level_that_the_query_names_and_at_2_without_one() {
+    let host = Host::builder()
+        .provider(ScriptedModel::always(Reply::text("yes")))
+        .skills(SkillFolder::open(skills()).unwrap())
+        .build()
+        .await
+        .unwrap();
+    let server = Server::over(host, Setting::default()).await;
+    let path = "/v1/conversations/c/skills/csv-tables";
+    server.send("c", "hello").await;
+    let load = async |query: &str| {
+        let loaded = body(server.post(&format!("{path}{query}"), json!({})).await).await;
+        soon(server.ask(Method::DELETE, path, ACME).send())
+            .await
+            .unwrap();
+        let has = |text: &str| loaded["messages"].to_string().contains(text);
+        let files = "Its files: assets/head.csv, ";
+        let parts = ["csv-tables is active", "Name the columns", files].map(has);
+        (loaded["level"].clone(), parts)
+    };
+
+    assert_eq!(load("?level=1").await, (json!(1), [true, false, false]));
+    assert_eq!(load("?level=2").await, (json!(2), [true, true, false]));
+    assert_eq!(load("").await, (json!(2), [true, true, false]));
+    assert_eq!(load("?level=3").await, (json!(3), [true, true, true]));
+    let refused = server.post(&format!("{path}?level=4"), json!({})).await;
+    assert_eq!(problem(refused).await.0, 422);
 }

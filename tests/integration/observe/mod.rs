@@ -229,9 +229,11 @@ async fn a_turn_its_model_calls_and_its_tool_calls_arrive_as_one_tree() {
         (well["tool.name"].as_str(), well["tool.success"].as_str()),
         ("well", "true")
     );
-    assert!(
-        well.contains_key("gen_ai.tool.call.id") && well["tool.duration_ms"].parse::<f64>().is_ok()
-    );
+    assert!(well.contains_key("gen_ai.tool.call.id"), "{well:?}");
+    for name in ["well", "fails", "panics"] {
+        let duration = &of_tool(name).0["tool.duration_ms"];
+        assert!(duration.parse::<f64>().is_ok(), "{name}: {duration}");
+    }
     assert!(
         status.code != StatusCode::Error as i32
             && kind == SpanKind::Internal as i32

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Home, Ran, call, home, home_with};
+use super::{Home, Key, Ran, Served, call, configure, home, home_with};
 use crate::support::model_server::{ModelServer, Reply, anthropic_call, anthropic_text};
 
 const PEER: &str = concat!(
@@ -133,7 +133,9 @@ fn a_server_is_waited_for_as_long_as_its_section_says() {
 
     let call_ended = timed(&|| {
         let ran = call(&with("plain", "timeout_ms = 300"), "peer__slow", &json!({}));
-        assert_eq!(ran.json()["error_code"], "TIMEOUT", "{ran:?}");
+        let called = ran.json();
+        assert_eq!(called["error_code"], "TIMEOUT", "{ran:?}");
+        assert_eq!(called["should_retry"], true, "{ran:?}");
     });
     let start_ended = timed(&|| {
         let (names, ran) = offered(&with("mute", "start_timeout_ms = 300"));
@@ -207,4 +209,46 @@ async fn a_server_with_an_address_is_reached_with_its_headers_if_it_may_be_priva
             .iter()
             .all(|asked| asked.header("x-team") == Some("blue"))
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_session_of_a_server_with_an_address_ends_with_a_run_and_with_serve() {
+    let server = ModelServer::answering(|body| {
+        let result = match body["method"].as_str() {
+            Some("initialize") => json!({
+                "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "far", "version": "1"}
+            }),
+            Some("tools/list") => json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
+            Some("server/discover") => return Reply::status(404),
+            Some(_) => return Reply::status(202),
+            None => return Reply::status(405), // The stream of the server's own messages, and DELETE.
+        };
+        let answer = json!({"jsonrpc": "2.0", "id": body["id"], "result": result});
+        Reply::json(200, &answer.to_string()).header("mcp-session-id", "s1")
+    })
+    .await;
+    let home = Home::new();
+    let key = Key::new(&home);
+    let settings = format!(
+        "[[provider]]\nkind = \"offline\"\n\
+         [[mcp]]\nname = \"peer\"\nurl = \"{}/mcp\"\nallow_private = true\n\
+         [[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\ntools = [\"peer__echo\"]\n",
+        server.url(),
+        key.hash
+    );
+    configure(&home, &settings);
+    let ended = || {
+        let asked = server.requests();
+        let ends = asked.iter().filter(|asked| asked.line == "DELETE /mcp");
+        ends.filter(|asked| asked.header("mcp-session-id") == Some("s1"))
+            .count()
+    };
+
+    home.run(&["run", "hello"]).well();
+    assert_eq!(ended(), 1);
+    let served = Served::start(&home, &[]);
+    assert_eq!(ended(), 1);
+    served.stop();
+
+    assert_eq!(ended(), 2);
 }

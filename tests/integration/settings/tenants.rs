@@ -297,20 +297,48 @@ async fn skills_nest_as_deeply_as_the_configuration_says() {
 async fn limits_and_compaction_of_the_file_reach_the_hosts_of_run_and_serve() {
     let think = calls("think", &json!({"thought": "hm"}));
     let model = ModelServer::start([think]).await;
-    let limits = "[limits]\ntool_iterations_max = 2\n";
-    let of = of(&model, limits, "tools = [\"think\"]");
-
-    let served = of.say("c", "go").await;
-    let by_serve = model.requests().len();
-    let ran = of.home.run(&["run", "--json", "--tools", "think", "go"]);
-    let by_run = model.requests().len() - by_serve;
-
-    assert_eq!(served.body["stop_reason"], "iteration_limit");
-    assert_eq!(
-        ran.events().last().unwrap()["stop_reason"],
-        "iteration_limit"
+    let settings = format!(
+        "{}context_window = 36000\n[limits]\ntool_iterations_max = 2\n\
+         [compaction]\ntrigger = 0.6\nenable_llm_summarization = false\n",
+        provider("small", &model)
     );
-    assert_eq!(by_serve, by_run);
+    let of = of(
+        &model,
+        &settings,
+        "provider = \"small\"\ntools = [\"think\"]",
+    );
+    let messages = long_history(); // Between 60 % of the window and 80 %, the usual trigger.
+
+    let put = json!({"messages": messages});
+    of.ask(Method::PUT, "/v1/conversations/c", put).await;
+    let by_serve = of.say("c", "go").await.body;
+    let report = "/v1/conversations/c/report";
+    let report = of.served.get(report, &of.key.key).await.body;
+    let calls_by_serve = model.requests().len();
+    let Of { served, home, .. } = of;
+    served.stop();
+    let session = json!({"format": "callboard.session", "version": 1, "conversation_id": "s", "system": null, "usage": {}, "messages": messages});
+    home.run_with_input(&["sessions", "import", "-"], &session.to_string())
+        .well();
+    let run = "run --json --provider small --session s --tools think go";
+    let by_run = home.run(&run.split(' ').collect::<Vec<_>>()).events();
+    let calls_by_run = model.requests().len() - calls_by_serve;
+
+    assert_eq!(by_serve["stop_reason"], "iteration_limit");
+    assert_eq!(by_run.last().unwrap()["stop_reason"], "iteration_limit");
+    assert_eq!(calls_by_serve, calls_by_run);
+    assert_eq!(report["metrics"]["compression_events"], 1, "{report}");
+    let is_compaction = |event: &Value| event["type"] == "compaction";
+    assert!(by_run.iter().any(is_compaction), "{by_run:?}");
+}
+
+/// About 24,000 tokens.
+fn long_history() -> Vec<Value> {
+    let message = |n: usize| {
+        let role = ["user", "assistant"][n % 2];
+        json!({"role": role, "content": format!("{n} {}", "words of a person ".repeat(50))})
+    };
+    (0..120).map(message).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -318,12 +346,7 @@ async fn a_summary_is_asked_of_the_configured_model_in_the_configured_length() {
     let model = answers("SUMMARY").await;
     let settings = "[compaction]\nsummary_model = \"claude-summary\"\nmax_summary_tokens = 77\n";
     let of = of(&model, settings, "tools = []");
-    let message = |n: usize| {
-        let role = ["user", "assistant"][n % 2];
-        json!({"role": role, "content": format!("{n} {}", "words of a person ".repeat(50))})
-    };
-    let messages: Vec<Value> = (0..120).map(message).collect();
-    let put = json!({"messages": messages});
+    let put = json!({"messages": long_history()});
     let made = of.ask(Method::PUT, "/v1/conversations/c", put).await;
     assert_eq!(made.status, StatusCode::CREATED);
 

@@ -80,6 +80,10 @@ async fn a_running_host_shows_what_its_store_shows_after_it_stopped() {
         .well()
         .json();
     served.stop();
+    let stored_rounds = home
+        .run(&["sessions", "show", "one", "--rounds", "--tenant", "default"])
+        .well()
+        .json();
 
     for (command, asked) in COMMANDS.iter().zip(asked) {
         let stored = home.run(&[command, &["--tenant", "default"][..]].concat());
@@ -89,6 +93,14 @@ async fn a_running_host_shows_what_its_store_shows_after_it_stopped() {
     assert_eq!(
         rounds["rounds"][0]["user_message"],
         "Where is RETRY_CAP_MS?"
+    );
+    assert_eq!(
+        (
+            &stored_rounds["rounds"],
+            &stored_rounds["context_window_limit"],
+            &stored_rounds["compression_threshold"]
+        ),
+        (&rounds["rounds"], &json!(200_000), &json!(0.8))
     );
 }
 
