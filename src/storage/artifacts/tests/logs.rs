@@ -62,8 +62,7 @@ fn logged(test: impl Future<Output = ()>) -> String {
         .unwrap();
     dispatcher::with_default(&dispatch, || runtime.block_on(test));
     drop(runtime);
-    let text = lines.0.lock().clone();
-    text
+    std::mem::take(&mut lines.0.lock())
 }
 
 #[test]
