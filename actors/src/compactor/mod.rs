@@ -204,11 +204,11 @@ impl CompactorRef {
         &self.0.settings
     }
 
-    /// The conversation's finished summaries, and what its tenant may still spend. Nothing of both
-    /// while the actor is being replaced.
+    /// The conversation's finished summaries, and what its tenant may still spend. While the actor
+    /// is being replaced there are no summaries and no money.
     ///
     /// # Cancel safety
-    /// Nothing changes.
+    /// Looking changes nothing.
     pub(crate) async fn look(&self, scope: &Scope) -> SummaryView {
         let (reply, answer) = oneshot::channel();
         self.cast(CompactorMsg::Look {

@@ -1,8 +1,7 @@
-//! The result of a tool call, and its conversions to messages and wire forms.
+//! The result of a tool call.
 //!
-//! A result does not hold the id of its call. The id stands beside the result in the entry, and the
-//! conversions take it as an argument. A cached result therefore cannot carry the id of another
-//! call.
+//! A result does not hold the id of its call, which stands beside it in the entry. A cached result
+//! therefore cannot carry the id of another call.
 //!
 //! Pure.
 

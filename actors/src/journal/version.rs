@@ -104,7 +104,8 @@ pub fn migrate_round(
     while version != to {
         version = version.next().ok_or(CannotMigrate { from, to })?;
         if version == SchemaVersion::V1_5 {
-            // Results have an output level since 1.5; without one they were what is STANDARD now.
+            // Results have had an output level since 1.5. Those without one were formatted as
+            // STANDARD is now.
             let calls = round
                 .get_mut("tool_metrics")
                 .and_then(serde_json::Value::as_array_mut);
