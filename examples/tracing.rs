@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{}", reply.outcome().await?.text);
 
     // Counters cost no span: the same figures that `GET /metrics` serves.
-    let figures = observe::prometheus_text(&host, observe::View::Operator);
+    let figures = observe::prometheus_text(&host, observe::View::Operator).await;
     for line in figures
         .lines()
         .filter(|line| line.starts_with("callboard_rounds"))

@@ -33,6 +33,10 @@ pub const ANSWER_CALLS_MAX: usize = 1024;
 /// Bytes of a tool call's arguments; exactly this size is allowed.
 pub const TOOL_INPUT_BYTES_MAX: usize = 10 * 1024 * 1024;
 
+/// Most JSON values of a tool call's arguments, and of an answer with a schema. A value of a few bytes
+/// of text takes hundreds of bytes while it is checked.
+pub const JSON_VALUES_MAX: usize = 100_000;
+
 /// Bytes of a tool's text result; the rest is replaced by a note of its size, because it would fill
 /// the model's window.
 pub const OBSERVATION_BYTES_MAX: usize = 30 * 1024;

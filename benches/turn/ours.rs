@@ -268,5 +268,5 @@ pub(crate) async fn idle(host: &Host, count: usize, history: &[callboard::chat::
 
 /// Actor wake-ups so far.
 pub(crate) async fn wake_ups(host: &Host) -> u64 {
-    host.report().await.total.wake_ups
+    host.figures().await.total.wake_ups
 }

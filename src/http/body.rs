@@ -10,7 +10,6 @@ use axum::{
 };
 use callboard_actors::limits::PROMPT_BYTES_MAX;
 use futures_util::StreamExt as _;
-use memchr::memchr2;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -258,7 +257,7 @@ async fn parse<T: DeserializeOwned + Send + 'static, R, U: Send + 'static>(
 
 /// The number of a body's values, within the limit.
 fn counted(bytes: &[u8]) -> Result<usize, Problem> {
-    match values(bytes) {
+    match callboard_actors::chat::values_in(bytes) {
         count if count <= VALUES_MAX => Ok(count),
         _ => Err(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -333,35 +332,6 @@ fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<
     json.end()
         .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(&error)))?;
     Ok(parsed)
-}
-
-/// Counts the values of a JSON text by what separates and opens them. Texts are skipped. Of invalid
-/// JSON the count means nothing; the parser refuses it.
-pub(super) fn values(json: &[u8]) -> usize {
-    let mut count = 0;
-    let mut rest = json;
-    while let Some((byte, after)) = rest.split_first() {
-        rest = match byte {
-            b'"' => after_text(after),
-            _ => after,
-        };
-        count += usize::from(matches!(byte, b',' | b'[' | b'{'));
-    }
-    count
-}
-
-/// What follows the text that `json` is inside of.
-fn after_text(mut json: &[u8]) -> &[u8] {
-    while let Some(at) = memchr2(b'"', b'\\', json) {
-        let is_end = json.get(at) == Some(&b'"');
-        json = json
-            .get(at + if is_end { 1 } else { 2 }..)
-            .unwrap_or_default();
-        if is_end {
-            return json;
-        }
-    }
-    &[]
 }
 
 /// serde's message, cut to 300 characters.
@@ -488,13 +458,6 @@ mod tests {
         GATE.wait();
         let _freed = places.acquire(None).await.unwrap();
         assert_eq!(Arc::strong_count(&room), 1);
-    }
-
-    #[test]
-    fn the_values_of_a_body_are_counted_outside_of_its_texts() {
-        assert_eq!(values(br#"{"a,[{\\\"":[1,2,"x,y"],"b":{}}"#), 6);
-        assert_eq!(values(br#""never closed, ["#), 0);
-        assert_eq!(values(br#""ends in \\""#), 0);
     }
 
     #[test]

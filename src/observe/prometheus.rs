@@ -1,5 +1,5 @@
 //! Renders `/metrics` and `/v1/metrics` in Prometheus' text format, version 0.0.4. It is written by
-//! hand from one reading of the host's atomics; a metrics library's registry would hold a second
+//! hand from one reading of the host's figures; a metrics library's registry would hold a second
 //! copy of each figure.
 
 use std::fmt::Write as _;
@@ -31,10 +31,12 @@ pub enum View<'a> {
     Tenant(&'a TenantId),
 }
 
-/// Renders the metrics of a host. Reads atomics and takes short locks only; activates no
-/// conversation.
-pub fn prometheus_text(host: &Host, view: View<'_>) -> String {
-    let figures = host.figures();
+/// Renders the metrics of a host. Asks its metrics collector; activates no conversation.
+///
+/// # Cancel safety
+/// Reading changes nothing.
+pub async fn prometheus_text(host: &Host, view: View<'_>) -> String {
+    let figures = host.figures().await;
     let mut page = Page::default();
     match view {
         View::Operator => {

@@ -1,14 +1,16 @@
 //! Decides how many calls each receiver may get now, and when a call is made again.
 //!
-//! - A tenant has an eighth of the calls at once. The last quarter of all calls is for tenants with
-//!   none under way, one each.
-//! - A receiver that takes more than two seconds for a call, and one that has not answered yet, is
-//!   slow: all such receivers together get half of the calls at once, and nothing of the last
-//!   quarter but their first call ever. So receivers that answer slowly, but well, leave room to the
-//!   others, however many there are.
+//! - A tenant has an eighth of the calls at once. The last quarter of all calls is for receivers
+//!   that are known to be quick and have none under way, one each.
+//! - A receiver that takes more than two seconds for a call is slow, until it has answered sooner
+//!   once, the next time twice in a row, then four times, and so on up to 64 times. All slow
+//!   receivers together get half of the calls at once.
+//! - A receiver that has not answered yet gets one call at a time; all such receivers together get
+//!   half of the calls at once.
 //! - A receiver that failed three times in a row gets one call at a time, with pauses of up to a
-//!   minute between them; all such receivers together get half of the calls at once. So dead
-//!   receivers leave room to the others, however many there are.
+//!   minute between them; all such receivers together get half of the calls at once.
+//!
+//! So receivers that are slow, dead or new leave room to the quick ones, however many there are.
 //!
 //! Times are durations since any fixed instant.
 //!
@@ -27,6 +29,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Longest time that a call of a receiver takes that is not slow.
 const QUICK: Duration = Duration::from_secs(2);
 
+/// Times that a receiver becomes slow after which it needs no more quick answers than before; then
+/// it needs 64 in a row. After as many, it needs one again.
+const SLOWED_MAX: u32 = 6;
+
 /// Longest wait before a call is made again.
 const WAIT_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 
@@ -35,8 +41,12 @@ const WAIT_MAX: Duration = Duration::from_secs(6 * 60 * 60);
 struct Line {
     /// When the calls under way began.
     under_way: Vec<Duration>,
-    /// Whether the last call was answered soon; `None` before the first answer.
-    is_quick: Option<bool>,
+    /// Whether a call ended.
+    is_known: bool,
+    /// Calls in a row that ended soon.
+    quick_answers: u32,
+    /// Times that it became slow.
+    slowed: u32,
     /// Failures since the last success.
     failures: u32,
     paused_until: Option<Duration>,
@@ -47,10 +57,46 @@ impl Line {
         self.failures >= FAILURES_MAX
     }
 
-    fn is_slow(&self, now: Duration) -> bool {
+    fn kind(&self, now: Duration) -> Kind {
         let waits = |begun: &Duration| now.saturating_sub(*begun) > QUICK;
-        self.is_quick != Some(true) || self.under_way.iter().any(waits)
+        if self.is_failing() {
+            Kind::Failing
+        } else if !self.is_known {
+            Kind::New
+        } else if self.quick_answers < self.needed() || self.under_way.iter().any(waits) {
+            Kind::Slow
+        } else {
+            Kind::Quick
+        }
     }
+
+    /// Quick answers in a row that make it quick.
+    fn needed(&self) -> u32 {
+        1 << self.slowed.min(SLOWED_MAX).saturating_sub(1)
+    }
+
+    fn note_time(&mut self, took: Duration) {
+        self.is_known = true;
+        if took <= QUICK {
+            self.quick_answers = self.quick_answers.saturating_add(1);
+            if self.quick_answers >= 1 << SLOWED_MAX {
+                self.slowed = 0;
+            }
+        } else {
+            let was_quick = self.quick_answers >= self.needed();
+            self.slowed = self.slowed.saturating_add(u32::from(was_quick)).max(1);
+            self.quick_answers = 0;
+        }
+    }
+}
+
+/// What is known of a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Quick,
+    Slow,
+    New,
+    Failing,
 }
 
 /// What changed about a receiver.
@@ -73,31 +119,32 @@ impl Plan {
     pub(super) fn room(&self, tenant: &TenantId, at_once_max: usize, now: Duration) -> usize {
         let none = Line::default();
         let line = self.lines.get(tenant).unwrap_or(&none);
-        let under_way = |which: &dyn Fn(&&Line) -> bool| -> usize {
-            let lines = self.lines.values().filter(which);
-            lines.map(|line| line.under_way.len()).sum()
-        };
-        let left = at_once_max.saturating_sub(under_way(&|_| true));
-        let half = (at_once_max / 2).max(1);
-        let is_first = line.under_way.is_empty();
-        if line.is_failing() {
-            let probes = under_way(&|line| line.is_failing());
-            let is_paused = line.paused_until.is_some_and(|until| until > now);
-            let may = !is_paused && is_first && probes < half;
-            return usize::from(may).min(left);
+        let kind = line.kind(now);
+        let (mut all, mut of_kind) = (0, 0);
+        for other in self
+            .lines
+            .values()
+            .filter(|line| !line.under_way.is_empty())
+        {
+            all += other.under_way.len();
+            if other.kind(now) == kind {
+                of_kind += other.under_way.len();
+            }
         }
+        let left = at_once_max.saturating_sub(all);
+        let shared = left.saturating_sub(at_once_max / 4);
+        let half = (at_once_max / 2).max(1).saturating_sub(of_kind);
         let own = (at_once_max / 8)
             .max(1)
             .saturating_sub(line.under_way.len());
-        let shared = left.saturating_sub(at_once_max / 4);
-        let first = usize::from(is_first).min(left);
-        if !line.is_slow(now) {
-            return own.min(shared.max(first));
-        }
-        let slow = half.saturating_sub(under_way(&|line| line.is_slow(now)));
-        match line.is_quick {
-            None => first.min(own),
-            Some(_) => own.min(shared).min(slow),
+        let first = usize::from(line.under_way.is_empty());
+        let is_paused = line.paused_until.is_some_and(|until| until > now);
+        match kind {
+            Kind::Quick => own.min(shared.max(first.min(left))),
+            Kind::Slow => own.min(shared).min(half),
+            Kind::New => first.min(shared).min(half),
+            Kind::Failing if is_paused => 0,
+            Kind::Failing => first.min(shared).min(half),
         }
     }
 
@@ -122,7 +169,7 @@ impl Plan {
         if let Some(place) = place {
             line.under_way.swap_remove(place);
         }
-        line.is_quick = Some(now.saturating_sub(begun) <= QUICK);
+        line.note_time(now.saturating_sub(begun));
         if is_well {
             (line.failures, line.paused_until) = (0, None);
             return was_failing.then_some(Turn::Recovered);
@@ -227,27 +274,35 @@ mod tests {
             plan.began(&busy, room, now);
         }
 
-        let well = tenant("well");
+        let well = quick(&mut plan, "well", now);
         assert_eq!(plan.room(&well, 64, now), 1);
         plan.began(&well, 1, now);
         assert_eq!(plan.room(&well, 64, now), 0);
+        assert_eq!(
+            plan.room(&tenant("new"), 64, now),
+            0,
+            "not known to be quick"
+        );
         assert_eq!(plan.room(&tenant("other"), 1, now), 0);
-        assert_eq!(Plan::default().room(&well, 1, now), 1);
+        assert_eq!(Plan::default().room(&tenant("other"), 1, now), 1);
     }
 
     #[test]
     fn slow_receivers_leave_half_to_the_others_however_many_there_are() {
         let (mut plan, now) = (Plan::default(), Duration::ZERO);
         let well = quick(&mut plan, "well", now);
-        let slow: Vec<TenantId> = (0..48).map(|n| tenant(&format!("slow-{n}"))).collect();
+        let slow: Vec<TenantId> = (0..70).map(|n| tenant(&format!("slow-{n}"))).collect();
+        let mut begun = Vec::new();
         for tenant in &slow {
-            assert_eq!(plan.room(tenant, 64, now), 1, "not known yet");
-            plan.began(tenant, 1, now);
+            let room = plan.room(tenant, 64, now);
+            plan.began(tenant, room, now);
+            begun.extend(std::iter::repeat_n(tenant, room));
         }
-        assert_eq!(plan.room(&well, 64, now), 1);
+        assert_eq!(begun.len(), 32, "one each, and half of all");
+        assert_eq!(plan.room(&well, 64, now), 8);
 
         let later = now + Duration::from_secs(14);
-        for tenant in &slow {
+        for tenant in &begun {
             plan.ended(tenant, true, now, later, 0.5);
         }
         let mut taken = 0;
@@ -256,9 +311,61 @@ mod tests {
             plan.began(tenant, room, later);
             taken += room;
         }
-        assert_eq!(taken, 32);
-        assert_eq!(plan.room(&well, 64, later), 8);
-        assert_eq!(plan.room(&tenant("new"), 64, later), 1);
+        assert_eq!(
+            taken, 48,
+            "half of slow ones, and of new ones up to the last quarter"
+        );
+        assert_eq!(plan.room(&well, 64, later), 1);
+        assert_eq!(plan.room(&tenant("new"), 64, later), 0);
+    }
+
+    #[test]
+    fn failing_receivers_take_nothing_of_the_last_quarter() {
+        let (mut plan, now) = (Plan::default(), Duration::ZERO);
+        let well = quick(&mut plan, "well", now);
+        for n in 0..6 {
+            let busy = quick(&mut plan, &format!("busy-{n}"), now);
+            let room = plan.room(&busy, 64, now);
+            plan.began(&busy, room, now);
+        }
+        let failing: Vec<TenantId> = (0..20).map(|n| tenant(&format!("fails-{n}"))).collect();
+        for tenant in &failing {
+            plan.began(tenant, 3, now);
+            for _ in 0..3 {
+                plan.ended(tenant, false, now, now, 0.5);
+            }
+        }
+
+        let later = now + Duration::from_secs(120);
+        for tenant in &failing {
+            assert_eq!(plan.room(tenant, 64, later), 0);
+        }
+        assert_eq!(plan.room(&well, 64, later), 1);
+    }
+
+    #[test]
+    fn a_receiver_that_is_slow_again_needs_twice_as_many_quick_answers() {
+        let (mut plan, now) = (Plan::default(), Duration::ZERO);
+        let turns = quick(&mut plan, "turns", now);
+        let answer = |plan: &mut Plan, seconds: u64| {
+            let end = now + Duration::from_secs(seconds);
+            plan.began(&turns, 1, now);
+            plan.ended(&turns, true, now, end, 0.5);
+        };
+        let is_quick = |plan: &Plan| plan.lines[&turns].kind(now) == Kind::Quick;
+        for needed in [1, 2, 4, 8, 16, 32, 32] {
+            answer(&mut plan, 3);
+            for answers in 0..needed {
+                assert!(!is_quick(&plan), "after {answers} of {needed} answers");
+                answer(&mut plan, 0);
+            }
+            assert!(is_quick(&plan), "after {needed} answers");
+        }
+
+        (0..64).for_each(|_| answer(&mut plan, 0));
+        answer(&mut plan, 3);
+        answer(&mut plan, 0);
+        assert!(is_quick(&plan), "one is enough again");
     }
 
     #[test]

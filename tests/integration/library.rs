@@ -89,8 +89,8 @@ async fn two_hosts_in_one_process_do_not_see_each_other() {
     );
     assert_eq!(
         (
-            one.report().await.total.rounds,
-            other.report().await.total.rounds
+            one.figures().await.total.rounds,
+            other.figures().await.total.rounds
         ),
         (1, 0)
     );

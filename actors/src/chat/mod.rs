@@ -50,3 +50,4 @@ pub(crate) use faulty_call::{fault, storable};
 pub use history::{History, HistoryError, Repair};
 pub use intake::HistoryFault;
 pub(crate) use plain_json::ambiguity;
+pub use plain_json::values_in;

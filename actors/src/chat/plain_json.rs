@@ -5,6 +5,7 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt};
 
+use memchr::memchr2;
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, SeqAccess, Visitor},
@@ -31,6 +32,35 @@ pub(crate) fn ambiguity(json: &str) -> Option<String> {
         let (what, _) = error.rsplit_once(" at line ").unwrap_or((&error, ""));
         what.chars().take(200).collect()
     })
+}
+
+/// Counts the values of a JSON text by what separates and opens them, without building any. Texts are
+/// skipped. Of invalid JSON the count means nothing.
+pub fn values_in(json: &[u8]) -> usize {
+    let mut count = 0;
+    let mut rest = json;
+    while let Some((byte, after)) = rest.split_first() {
+        rest = match byte {
+            b'"' => after_text(after),
+            _ => after,
+        };
+        count += usize::from(matches!(byte, b',' | b'[' | b'{'));
+    }
+    count
+}
+
+/// What follows the text that `json` is inside of.
+fn after_text(mut json: &[u8]) -> &[u8] {
+    while let Some(at) = memchr2(b'"', b'\\', json) {
+        let is_end = json.get(at) == Some(&b'"');
+        json = json
+            .get(at + if is_end { 1 } else { 2 }..)
+            .unwrap_or_default();
+        if is_end {
+            return json;
+        }
+    }
+    &[]
 }
 
 /// The numbers of a JSON text as they are written.
@@ -139,6 +169,13 @@ mod tests {
 
     use super::*;
     use crate::{ports::Entropy as _, testing::SeededEntropy};
+
+    #[test]
+    fn values_are_counted_outside_of_texts() {
+        assert_eq!(values_in(br#"{"a,[{\\\"":[1,2,"x,y"],"b":{}}"#), 6);
+        assert_eq!(values_in(br#""never closed, ["#), 0);
+        assert_eq!(values_in(br#""ends in \\""#), 0);
+    }
 
     #[test]
     fn a_field_that_is_there_twice_is_found_at_every_depth_and_under_escapes() {

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     ids::{Scope, TenantId},
+    metrics_collector::Figure,
     task::AbortOnDrop,
 };
 
@@ -77,10 +78,10 @@ impl Actor for Compactor {
             CompactorMsg::Summarise { job, reply } => state.enqueue(*job, reply),
             CompactorMsg::Spend {
                 tenant,
-                tokens,
+                micro_usd,
                 reply,
             } => {
-                let _ = reply.send(state.spend(&tenant, tokens));
+                let _ = reply.send(state.spend(&tenant, micro_usd));
             }
             CompactorMsg::Forget {
                 tenant,
@@ -134,8 +135,8 @@ impl State {
         }
     }
 
-    /// Records the cost of a summary of about `tokens`, if the tenant can afford it.
-    fn spend(&mut self, tenant: &TenantId, tokens: u64) -> bool {
+    /// Records the cost of a summary, if the tenant can afford it.
+    fn spend(&mut self, tenant: &TenantId, micro_usd: u64) -> bool {
         let now = self.me.0.now();
         if self.ledgers.len() >= LEDGERS_MAX {
             self.ledgers
@@ -145,9 +146,9 @@ impl State {
             return false;
         }
         let ledger = self.ledgers.entry(tenant.clone()).or_default();
-        let may = ledger.may_spend(tokens, self.me.settings(), now);
+        let may = ledger.may_spend(micro_usd, self.me.settings(), now);
         if may {
-            ledger.note(tokens, now);
+            ledger.note(micro_usd, now);
         }
         may
     }
@@ -167,13 +168,10 @@ impl State {
 
     /// Counts a job that ended or was dropped, and answers the callers that wait for it.
     fn answer(&mut self, key: &str, text: Option<String>) {
-        let counters = &self.me.0.counters;
-        if text.is_some() {
-            &counters.summaries
-        } else {
-            &counters.summaries_failed
-        }
-        .add(1);
+        let ended = Figure::SummaryEnded {
+            succeeded: text.is_some(),
+        };
+        self.me.0.collector.count(None, ended);
         for (_, reply) in self.replies.extract_if(.., |(of, _)| of == key) {
             let _ = reply.send(text.clone());
         }

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::{CompactionSettings, CompressionMode};
+use super::CompactionSettings;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -17,25 +17,21 @@ pub(crate) struct SummaryLedger {
 }
 
 impl SummaryLedger {
-    /// Whether a summary of `tokens` is affordable: spending of the last hour plus its price stays
-    /// below the cap. Spending of exactly an hour ago no longer counts.
+    /// Whether a summary of about `micro_usd` is affordable: spending of the last hour plus its price
+    /// stays below the cap. Spending of exactly an hour ago no longer counts.
     pub(crate) fn may_spend(
         &mut self,
-        tokens: u64,
+        micro_usd: u64,
         settings: &CompactionSettings,
         now: Duration,
     ) -> bool {
-        self.spent_micro_usd(now)
-            .saturating_add(CompressionMode::Summarize.cost_micro_usd(tokens))
-            < settings.cap_micro_usd()
+        self.spent_micro_usd(now).saturating_add(micro_usd) < settings.cap_micro_usd()
     }
 
-    /// Records the tokens sent to a summarizer. Times must not decrease.
-    pub(crate) fn note(&mut self, tokens: u64, now: Duration) {
+    /// Records what a summary is estimated to cost. Times must not decrease.
+    pub(crate) fn note(&mut self, micro_usd: u64, now: Duration) {
         // Saturates: a sum this large is above every cap.
-        let cost = CompressionMode::Summarize
-            .cost_micro_usd(tokens)
-            .min(u64::MAX - self.sum);
+        let cost = micro_usd.min(u64::MAX - self.sum);
         self.sum += cost;
         self.spent.push_back((now, cost));
     }
@@ -69,21 +65,21 @@ mod tests {
         let mut ledger = SummaryLedger::default();
 
         assert!(
-            !ledger.may_spend(1000, &settings, at(0)),
+            !ledger.may_spend(3000, &settings, at(0)),
             "exactly the cap is not below it"
         );
-        assert!(ledger.may_spend(999, &settings, at(0)));
-        ledger.note(600, at(0));
-        ledger.note(300, at(10));
-        assert!(ledger.may_spend(99, &settings, at(3599)));
-        assert!(!ledger.may_spend(100, &settings, at(3599)));
+        assert!(ledger.may_spend(2999, &settings, at(0)));
+        ledger.note(1800, at(0));
+        ledger.note(900, at(10));
+        assert!(ledger.may_spend(299, &settings, at(3599)));
+        assert!(!ledger.may_spend(300, &settings, at(3599)));
         assert!(
-            ledger.may_spend(699, &settings, at(3600)),
+            ledger.may_spend(2099, &settings, at(3600)),
             "an hour later the first is forgotten"
         );
-        assert!(!ledger.may_spend(700, &settings, at(3600)));
+        assert!(!ledger.may_spend(2100, &settings, at(3600)));
         assert_eq!(ledger.spent_micro_usd(at(3600)), 900);
-        assert!(ledger.may_spend(999, &settings, at(9999)));
+        assert!(ledger.may_spend(2999, &settings, at(9999)));
         assert_eq!(ledger.spent_micro_usd(at(9999)), 0);
     }
 
@@ -97,11 +93,11 @@ mod tests {
         let mut ledger = SummaryLedger::default();
 
         assert!(!ledger.may_spend(0, &none, at(0)));
-        assert!(ledger.may_spend(33_333, &usual, at(0)));
-        assert!(!ledger.may_spend(33_334, &usual, at(0)));
+        assert!(ledger.may_spend(99_999, &usual, at(0)));
+        assert!(!ledger.may_spend(100_000, &usual, at(0)));
         ledger.note(u64::MAX, at(1));
         ledger.note(u64::MAX, at(1));
-        assert!(!ledger.may_spend(1, &usual, at(2)));
-        assert!(ledger.may_spend(1, &usual, at(3601)));
+        assert!(!ledger.may_spend(3, &usual, at(2)));
+        assert!(ledger.may_spend(3, &usual, at(3601)));
     }
 }

@@ -35,8 +35,8 @@ pub(crate) enum CompactorMsg {
     Spend {
         /// The tenant that pays.
         tenant: TenantId,
-        /// The tokens that are sent to the model.
-        tokens: u64,
+        /// What it is estimated to cost, in millionths of a US dollar.
+        micro_usd: u64,
         /// Receives whether the tenant can afford it; if not, nothing was recorded.
         reply: oneshot::Sender<bool>,
     },

@@ -68,7 +68,7 @@ use crate::{
     chat::{MessageList, Usage},
     ids::{ConversationId, Scope, TenantId},
     limits::MEASUREMENTS_MAX,
-    metrics_collector::Counters,
+    metrics_collector::MetricsCollectorRef,
     model_gateway::ModelGatewayRef,
     policy::{BudgetCounter, Pricing},
     task::spawn_blocking,
@@ -165,7 +165,7 @@ pub struct CompactorRef(Arc<Shared>);
 
 struct Shared {
     settings: CompactionSettings,
-    counters: Arc<Counters>,
+    collector: MetricsCollectorRef,
     pool: Arc<Semaphore>,
     started: Instant,
     actor: RwLock<Option<ActorRef<CompactorMsg>>>,
@@ -181,10 +181,10 @@ impl Shared {
 
 impl CompactorRef {
     /// A compactor without an actor; [`CompactorRef::start`] starts it.
-    pub(crate) fn new(settings: CompactionSettings, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(settings: CompactionSettings, collector: MetricsCollectorRef) -> Self {
         Self(Arc::new(Shared {
             settings,
-            counters,
+            collector,
             pool: Arc::new(Semaphore::new(MEASUREMENTS_MAX)),
             started: Instant::now(),
             actor: RwLock::default(),
@@ -247,13 +247,13 @@ impl CompactorRef {
         });
     }
 
-    /// Records that a summary of about `tokens` is paid for by `tenant`. Returns false, and records
-    /// nothing, if the tenant cannot afford it within the hour.
-    async fn spend(&self, tenant: &TenantId, tokens: u64) -> bool {
+    /// Records that a summary of about `micro_usd` is paid for by `tenant`. Returns false, and
+    /// records nothing, if the tenant cannot afford it within the hour.
+    async fn spend(&self, tenant: &TenantId, micro_usd: u64) -> bool {
         let (reply, answer) = oneshot::channel();
         self.cast(CompactorMsg::Spend {
             tenant: tenant.clone(),
-            tokens,
+            micro_usd,
             reply,
         });
         answer.await.unwrap_or(false)

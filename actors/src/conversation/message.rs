@@ -15,6 +15,7 @@ use crate::{
     },
     ids::{PromptId, RoundId, Seq, WorkId},
     journal::{ApplyError, ClientKey, DecodeError, Durable, FoldError, Growth, Head, StoredEntry},
+    metrics_collector::CallTimes,
     ports::{AppendError, StoreError},
     reads::ReadPermit,
     stream::Failure,
@@ -221,14 +222,7 @@ pub enum ConversationMsg {
     /// From the task that loads the journal: its state, and what was read after the snapshot.
     Loaded(Result<(Box<Durable>, Growth), LoadFailure>),
     /// From the task of a model call.
-    ModelEnded {
-        work: WorkId,
-        outcome: Box<ModelOutcome>,
-        /// The model of the last attempt: the fallback's if the call fell back.
-        model: Arc<str>,
-        /// The attempts that failed, as far as the provider reported their usage.
-        failed: Vec<FailedAttempt>,
-    },
+    ModelEnded { work: WorkId, call: Box<EndedCall> },
     /// From the tool executor: an attempt of a call ended.
     ToolEnded {
         /// The attempt that ended.
@@ -359,4 +353,16 @@ impl From<FoldError> for LoadFailure {
             FoldError::Unreadable(reason) => Self::Unreadable(reason),
         }
     }
+}
+
+/// What became of a model call.
+#[derive(Debug)]
+pub struct EndedCall {
+    pub(in crate::conversation) outcome: ModelOutcome,
+    /// The model of the last attempt: the fallback's if the call fell back.
+    pub(in crate::conversation) model: Arc<str>,
+    /// The attempts that failed, as far as the provider reported their usage.
+    pub(in crate::conversation) failed: Vec<FailedAttempt>,
+    /// `None` if the call panicked outside of the provider's adapter.
+    pub(in crate::conversation) times: Option<CallTimes>,
 }

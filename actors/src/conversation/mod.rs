@@ -51,6 +51,7 @@ pub(crate) use unsettled::UnsettledAppends;
 use crate::{
     ids::Scope,
     journal::{Durable, Growth, Loaded},
+    metrics_collector::Figure,
     policy::Amount,
     task::AbortOnDrop,
     tenant::{Family, HistoryBytes, NotAdmitted, Tenant},
@@ -135,7 +136,8 @@ impl Actor for Conversation {
         me: ActorRef<ConversationMsg>,
         args: ConversationArgs,
     ) -> Result<Box<State>, ActorProcessingErr> {
-        args.ports.counters.lives.add(1);
+        let tenant = &args.scope.tenant;
+        args.ports.collector.count(Some(tenant), Figure::Activated);
         let scope = args.scope.clone();
         let sessions = args.ports.sessions.clone();
         let loads = args.loads.clone();
@@ -212,7 +214,7 @@ impl Actor for Conversation {
         message: ConversationMsg,
         state: &mut Box<State>,
     ) -> Result<(), ActorProcessingErr> {
-        state.args.ports.counters.wake_ups.add(1);
+        state.count_wake_up();
         state
             .receive(&me, message)
             .map_err(ActorProcessingErr::from)
@@ -248,6 +250,17 @@ impl Actor for Conversation {
 }
 
 impl State {
+    fn count_wake_up(&mut self) {
+        match &mut self.phase {
+            Phase::Live(live) => live.woke_up(),
+            Phase::Loading { .. } | Phase::Over => {
+                let tenant = &self.args.scope.tenant;
+                let collector = &self.args.ports.collector;
+                collector.count(Some(tenant), Figure::WokeUp(1));
+            }
+        }
+    }
+
     fn receive(
         &mut self,
         me: &ActorRef<ConversationMsg>,

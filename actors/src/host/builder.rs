@@ -10,7 +10,7 @@ use crate::{
     host::{BuildError, ToolSource, directory::Directory},
     limits::Limits,
     memory::{MemoryArtifacts, MemoryEvents, MemorySessions},
-    metrics_collector::Counters,
+    metrics_collector::MetricsCollectorRef,
     model_gateway::{GatewayConfig, ModelGatewayRef, ModelRetryPolicy},
     policy::{BreakerConfig, Budget, Prices, TraceSampling},
     ports::{
@@ -404,7 +404,7 @@ impl<H> HostBuilder<H> {
             return Err(BuildError::NoTools(error));
         }
         let provider = self.provider.ok_or(BuildError::NoProvider)?;
-        let counters = Arc::new(Counters::default());
+        let collector = MetricsCollectorRef::default();
         let limits = Arc::new(self.limits);
         let gateway_config = GatewayConfig {
             calls_max: limits.model_calls_max,
@@ -427,16 +427,16 @@ impl<H> HostBuilder<H> {
                 .unwrap_or_else(|| Arc::new(MemoryEvents::from_limits(&limits))),
             clock: self.clock,
             entropy: self.entropy.clone(),
-            counters: counters.clone(),
+            collector: collector.clone(),
         };
-        let compactor = CompactorRef::new(self.compaction, counters.clone());
+        let compactor = CompactorRef::new(self.compaction, collector.clone());
         let resolver = SetupResolver {
             defaults: self.defaults,
             gateway: ModelGatewayRef::new(
                 provider,
                 gateway_config.clone(),
                 self.entropy,
-                counters.clone(),
+                collector.clone(),
             ),
             gateways: RwLock::default(),
             share: parking_lot::Mutex::default(),
@@ -467,13 +467,11 @@ impl<H> HostBuilder<H> {
             self.follows_orderly_stop,
         );
         resolver.subagents.set_directory(&directory);
-        let collector = Arc::default();
         let args = HostSupervisorArgs {
             directory: directory.clone(),
-            counters: counters.clone(),
+            collector,
             compactor,
             events: ports.events.clone(),
-            collector: Arc::clone(&collector),
             idle: limits.idle,
             sweep: limits.sweep,
         };
@@ -485,7 +483,6 @@ impl<H> HostBuilder<H> {
             setup,
             ports,
             tenants,
-            collector,
             resolver,
             resources: self.resources,
             documents: self.documents,

@@ -1,17 +1,17 @@
 //! All figures of a host at one moment, for exporters and status pages. Reading them activates no
-//! conversation and does not wait.
+//! conversation: it asks the metrics collector, and reads the gauges where they are.
 
 use std::sync::{Arc, Weak};
 
 use super::{Host, HostInner};
 use crate::{
     ids::TenantId,
-    metrics_collector::{LatencyReading, Reading, TenantReading},
+    metrics_collector::{LatencyReading, Reading, TenantReading, Totals},
     model_gateway::GatewayStatus,
     tenant::{Refused, Tenant},
 };
 
-/// The counters of a host, and its current load.
+/// What was counted since a host started, and its current load.
 #[derive(Debug, Clone, Default)]
 pub struct HostFigures {
     /// Totals since the host started.
@@ -81,8 +81,12 @@ impl std::fmt::Debug for FiguresReader {
 
 impl FiguresReader {
     /// The figures; `None` after the host was dropped.
-    pub fn read(&self) -> Option<HostFigures> {
-        self.0.upgrade().map(|inner| Host(inner).figures())
+    ///
+    /// # Cancel safety
+    /// Reading changes nothing.
+    pub async fn read(&self) -> Option<HostFigures> {
+        let host = Host(self.0.upgrade()?);
+        Some(host.figures().await)
     }
 }
 
@@ -92,9 +96,17 @@ impl Host {
         FiguresReader(Arc::downgrade(&self.0))
     }
 
-    /// Reads the figures of the host and of each tenant.
-    pub fn figures(&self) -> HostFigures {
-        let counters = &self.0.ports.counters;
+    /// The figures of the host and of each tenant. They hold whatever was published before this
+    /// call: who saw the end of a round finds it here.
+    ///
+    /// # Cancel safety
+    /// Reading changes nothing.
+    pub async fn figures(&self) -> HostFigures {
+        let Totals {
+            host: total,
+            latencies,
+            tenants: mut counted,
+        } = self.0.ports.collector.read().await;
         let of = |tenant: Arc<Tenant>| {
             let usage = tenant.usage();
             let Refused {
@@ -106,7 +118,13 @@ impl Host {
                 stored,
                 closed,
             } = usage.refused;
-            let refused = [
+            let mut figures = TenantReading {
+                awake: tenant.awake(),
+                under_way: usage.prompts,
+                stored_bytes: usage.stored_bytes,
+                ..counted.remove(tenant.id()).unwrap_or_default()
+            };
+            figures.add_not_admitted([
                 prompts,
                 requests,
                 tokens,
@@ -114,19 +132,14 @@ impl Host {
                 conversations,
                 stored,
                 closed,
-            ];
-            (
-                tenant.id().clone(),
-                tenant
-                    .figures()
-                    .read(usage.prompts, usage.stored_bytes, refused),
-            )
+            ]);
+            (tenant.id().clone(), figures)
         };
         let mut tenants: Vec<_> = self.0.tenants.all().into_iter().map(of).collect();
         tenants.sort_by(|(a, _), (b, _)| a.cmp(b));
         HostFigures {
-            total: counters.read(),
-            latencies: counters.latencies.read(),
+            total,
+            latencies,
             awake: self.awake(),
             slots: self.0.directory.slots(),
             gateways: self.gateways(),

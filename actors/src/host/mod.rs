@@ -33,7 +33,6 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::RwLock;
 use ractor::ActorCell;
 use tokio::time::Instant;
 
@@ -61,7 +60,6 @@ use crate::{
     ids::{Scope, TenantId},
     journal::Durable,
     limits::RESOURCES_CLOSE_MAX,
-    metrics_collector::{MetricsCollectorRef, Report},
     model_gateway::{GatewayConfig, GatewayStatus},
     policy::HostShare,
     ports::{DocumentText, LlmProvider, Resource, StoreError},
@@ -80,7 +78,6 @@ pub(crate) struct HostInner {
     setup: Arc<Setup>,
     ports: Ports,
     tenants: Arc<Tenants>,
-    collector: Arc<RwLock<Option<MetricsCollectorRef>>>,
     resources: Vec<Arc<dyn Resource>>,
     resolver: setup_resolver::SetupResolver,
     /// Extracts the text of documents for models that take no documents. `None`: such prompts are
@@ -153,7 +150,7 @@ impl Host {
             setup.resources.clone(),
             tenant.tools().clone(),
             scope.clone(),
-            self.0.ports.counters.clone(),
+            self.0.ports.collector.clone(),
         )
         .traces_alone(traces)
     }
@@ -222,7 +219,7 @@ impl Host {
         &self.0.resolver.gateway_config
     }
 
-    /// The ports that this host uses: stores, clock, entropy and counters.
+    /// The ports that this host uses: stores, clock and entropy.
     pub fn ports(&self) -> &Ports {
         &self.0.ports
     }
@@ -249,16 +246,6 @@ impl Host {
             self.0.directory.activity(scope),
             directory::Activity::Asleep | directory::Activity::Failed(_)
         )
-    }
-
-    /// Asks the metrics collector for its report; the default report when the collector does not
-    /// answer.
-    pub async fn report(&self) -> Report {
-        let collector = self.0.collector.read().clone();
-        match collector {
-            Some(collector) => collector.report().await.unwrap_or_default(),
-            None => Report::default(),
-        }
     }
 
     /// Resumes every round that was open when the last host on this store stopped. Returns the

@@ -342,7 +342,7 @@ impl SetupResolver {
                 provider.clone(),
                 config.clone(),
                 self.ports.entropy.clone(),
-                self.ports.counters.clone(),
+                self.ports.collector.clone(),
             )
         });
         gateway

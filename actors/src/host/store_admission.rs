@@ -7,6 +7,7 @@ use crate::{
     conversation::Ports,
     ids::{ConversationId, Scope},
     journal::Head,
+    metrics_collector::Figure,
     tenant::{
         NoRoom, NotAdmitted, PendingBytes, PendingConversation, RoundBytes, Seat, Taken, Tenant,
     },
@@ -33,7 +34,7 @@ pub(super) async fn admit_bytes(
         Some(pending) => Ok(Some(pending)),
         None => Ok(tenant
             .refuse(NotAdmitted::StoredBytes)
-            .inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
+            .inspect_err(|_: &NotAdmitted| ports.collector.count(None, Figure::NotAdmitted))?),
     }
 }
 
@@ -56,7 +57,7 @@ pub(super) async fn admit_round(
         Ok(None) => Ok(None),
         Err(NoRoom::Full | NoRoom::OpenRounds) => Ok(tenant
             .refuse(NotAdmitted::StoredBytes)
-            .inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
+            .inspect_err(|_: &NotAdmitted| ports.collector.count(None, Figure::NotAdmitted))?),
     }
 }
 
@@ -130,6 +131,6 @@ pub(super) async fn admit_conversation(
         Taken::Yes => Ok(Some(pending)),
         Taken::No | Taken::CountFirst | Taken::Later(_) => Ok(tenant
             .refuse(NotAdmitted::Conversations)
-            .inspect_err(|_: &NotAdmitted| ports.counters.refusals.add(1))?),
+            .inspect_err(|_: &NotAdmitted| ports.collector.count(None, Figure::NotAdmitted))?),
     }
 }

@@ -11,11 +11,8 @@ use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 
 use super::directory::Directory;
 use crate::{
-    compactor::CompactorRef,
-    limits::SUPERVISORS,
-    metrics_collector::{Counters, MetricsCollector, MetricsCollectorRef},
-    ports::EventStore,
-    task::AbortOnDrop,
+    compactor::CompactorRef, limits::SUPERVISORS, metrics_collector::MetricsCollectorRef,
+    ports::EventStore, task::AbortOnDrop,
 };
 
 /// How often the store is searched for parked conversations whose approval deadline has passed, and
@@ -40,10 +37,9 @@ pub(super) struct HostSupervisor;
 
 pub(super) struct HostSupervisorArgs {
     pub(super) directory: Arc<Directory>,
-    pub(super) counters: Arc<Counters>,
+    pub(super) collector: MetricsCollectorRef,
     pub(super) compactor: CompactorRef,
     pub(super) events: Arc<dyn EventStore>,
-    pub(super) collector: Arc<parking_lot::RwLock<Option<MetricsCollectorRef>>>,
     pub(super) idle: Duration,
     pub(super) sweep: Duration,
 }
@@ -72,7 +68,7 @@ impl Actor for HostSupervisor {
             args.directory.set_supervisor(index, child.clone());
             children.push(child);
         }
-        let collector = start_collector(&me, &args).await?;
+        let collector = args.collector.start(me.get_cell()).await?;
         let compactor = args.compactor.start(me.get_cell()).await?;
         let tickers = [
             ticker(&me, args.sweep, || HostSupervisorMsg::Sweep),
@@ -122,7 +118,7 @@ impl Actor for HostSupervisor {
             _ => return Ok(()),
         };
         if state.collector.get_id() == gone {
-            state.collector = start_collector(&me, &state.args).await?;
+            state.collector = state.args.collector.start(me.get_cell()).await?;
         } else if state.compactor.get_id() == gone {
             state.compactor = state.args.compactor.start(me.get_cell()).await?;
         } else if let Some((index, child)) = state
@@ -162,17 +158,6 @@ async fn start_conversations(
 ) -> Result<ActorCell, ActorProcessingErr> {
     let (child, _) = Actor::spawn_linked(None, ConversationSupervisor, (), me.get_cell()).await?;
     Ok(child.get_cell())
-}
-
-async fn start_collector(
-    me: &ActorRef<HostSupervisorMsg>,
-    args: &HostSupervisorArgs,
-) -> Result<ActorCell, ActorProcessingErr> {
-    let (collector, _) =
-        Actor::spawn_linked(None, MetricsCollector, args.counters.clone(), me.get_cell()).await?;
-    let cell = collector.get_cell();
-    *args.collector.write() = Some(MetricsCollectorRef::new(collector));
-    Ok(cell)
 }
 
 /// Supervises conversations, so that a panic in one is logged and does not spread. It restarts

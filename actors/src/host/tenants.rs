@@ -12,6 +12,7 @@ use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle, direct
 use crate::{
     conversation::{ConversationError, Toolset},
     ids::{ConversationId, Scope, Seq, TenantId},
+    metrics_collector::Figure,
     policy::names_model,
     ports::{ArtifactError, ListQuery, StoreError},
     tenant::{NotAdmitted, PendingConversation, Tenant, TenantUsage},
@@ -183,6 +184,7 @@ impl TenantHandle {
             tracing::warn!(%error, "what was erased can be read in the store's files until their next upkeep");
         }
         host.tenants.renew(&tenant);
+        host.ports.collector.forget(tenant.id());
         Ok(erased)
     }
 }
@@ -346,7 +348,7 @@ impl HostInner {
 
     /// Counts a refusal in the host's metrics and converts it.
     pub(super) fn admitted<T>(&self, admitted: Result<T, NotAdmitted>) -> Result<T, SendError> {
-        Ok(admitted.inspect_err(|_| self.ports.counters.refusals.add(1))?)
+        Ok(admitted.inspect_err(|_| self.ports.collector.count(None, Figure::NotAdmitted))?)
     }
 
     /// Admits a conversation that may be new; `None` where nothing needs counting. Call `keep` once

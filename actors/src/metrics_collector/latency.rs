@@ -1,12 +1,6 @@
-//! Latency histograms: fixed buckets on sharded atomics. Recording a measurement is two additions
-//! without a lock.
+//! Latency histograms with fixed buckets.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
-
-use super::shards::{SHARDS, shard};
+use std::time::Duration;
 
 /// Upper bounds of the buckets, in microseconds, from 1 ms to 10 minutes. One more bucket, without
 /// a bound, follows the last.
@@ -38,17 +32,6 @@ pub const BOUNDS_US: [u64; 23] = [
 
 const BUCKETS: usize = BOUNDS_US.len() + 1;
 
-/// A histogram of durations.
-#[derive(Debug, Default)]
-pub struct Histogram([Shard; SHARDS]);
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Shard {
-    buckets: [AtomicU64; BUCKETS],
-    sum_us: AtomicU64,
-}
-
 /// The values of a histogram at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Distribution {
@@ -58,36 +41,24 @@ pub struct Distribution {
     pub sum_us: u64,
 }
 
-impl Histogram {
+impl Distribution {
     /// Records a measurement.
-    pub(crate) fn record(&self, time: Duration) {
+    pub(super) fn record(&mut self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
-        if let Some(shard) = self.0.get(shard()) {
-            if let Some(bucket) = shard.buckets.get(bucket) {
-                bucket.fetch_add(1, Ordering::Relaxed);
-            }
-            shard.sum_us.fetch_add(us, Ordering::Relaxed);
+        if let Some(bucket) = self.buckets.get_mut(bucket) {
+            *bucket += 1;
         }
+        self.sum_us = self.sum_us.wrapping_add(us);
     }
 
-    /// Reads the histogram.
-    pub(crate) fn read(&self) -> Distribution {
-        self.0
-            .iter()
-            .fold(Distribution::default(), |mut sum, shard| {
-                for (total, bucket) in sum.buckets.iter_mut().zip(&shard.buckets) {
-                    *total += bucket.load(Ordering::Relaxed);
-                }
-                sum.sum_us = sum
-                    .sum_us
-                    .wrapping_add(shard.sum_us.load(Ordering::Relaxed));
-                sum
-            })
+    fn merge(&mut self, other: &Self) {
+        for (sum, more) in self.buckets.iter_mut().zip(&other.buckets) {
+            *sum += more;
+        }
+        self.sum_us = self.sum_us.wrapping_add(other.sum_us);
     }
-}
 
-impl Distribution {
     /// Number of measurements.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
@@ -117,46 +88,28 @@ impl Distribution {
     }
 }
 
-/// The histograms of a host.
-#[derive(Debug, Default)]
-pub struct Latencies {
-    /// Duration of rounds, from start to end.
-    pub round: Histogram,
-    /// Duration of model calls, including waits and retries.
-    pub model_call: Histogram,
-    /// From the start of a model call to its first content.
-    pub first_chunk: Histogram,
-    /// Waits for a round permit, and for a permit of a gateway.
-    pub queue_wait: Histogram,
-    /// Duration of tool calls, over all attempts.
-    pub tool_call: Histogram,
-}
-
-/// The histograms at one moment; see [`Latencies`].
+/// How long things took since the host started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LatencyReading {
-    /// Duration of rounds.
+    /// Duration of rounds, from start to end.
     pub round: Distribution,
-    /// Duration of model calls.
+    /// Duration of model calls, including waits and retries.
     pub model_call: Distribution,
-    /// Time to the first content of model calls.
+    /// From the start of a model call to its first content.
     pub first_chunk: Distribution,
-    /// Waits for permits.
+    /// Waits for a round permit, and for a permit of a gateway.
     pub queue_wait: Distribution,
-    /// Duration of tool calls.
+    /// Duration of tool calls, over all attempts.
     pub tool_call: Distribution,
 }
 
-impl Latencies {
-    /// Reads all histograms.
-    pub(crate) fn read(&self) -> LatencyReading {
-        LatencyReading {
-            round: self.round.read(),
-            model_call: self.model_call.read(),
-            first_chunk: self.first_chunk.read(),
-            queue_wait: self.queue_wait.read(),
-            tool_call: self.tool_call.read(),
-        }
+impl LatencyReading {
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.round.merge(&other.round);
+        self.model_call.merge(&other.model_call);
+        self.first_chunk.merge(&other.first_chunk);
+        self.queue_wait.merge(&other.queue_wait);
+        self.tool_call.merge(&other.tool_call);
     }
 }
 
@@ -165,28 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_measurement_is_lost() {
-        let histogram = Histogram::default();
-
-        std::thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| (0..5_000).for_each(|n| histogram.record(Duration::from_micros(n))));
-            }
-        });
-
-        let read = histogram.read();
-        assert_eq!((read.count(), read.sum_us), (20_000, 4 * 5_000 * 4_999 / 2));
-    }
-
-    #[test]
     fn a_bound_belongs_to_its_own_bucket() {
-        let histogram = Histogram::default();
+        let mut histogram = Distribution::default();
 
         for us in [0, 1_000, 1_001, 600_000_000, 600_000_001] {
             histogram.record(Duration::from_micros(us));
         }
 
-        let buckets = histogram.read().buckets;
+        let buckets = histogram.buckets;
         assert_eq!(
             (buckets[0], buckets[1], buckets[22], buckets[23]),
             (2, 1, 1, 1)
@@ -195,20 +134,19 @@ mod tests {
 
     #[test]
     fn percentiles_lie_within_their_bucket() {
-        let histogram = Histogram::default();
-        assert_eq!(histogram.read().quantile(0.5), None);
+        let mut histogram = Distribution::default();
+        assert_eq!(histogram.quantile(0.5), None);
 
         for ms in 1..=100 {
             histogram.record(Duration::from_millis(ms));
         }
 
-        let read = histogram.read();
-        let ms = |q| read.quantile(q).unwrap().as_millis();
+        let ms = |q| histogram.quantile(q).unwrap().as_millis();
         assert!((45..=55).contains(&ms(0.5)), "{}", ms(0.5));
         assert!((95..=100).contains(&ms(0.99)), "{}", ms(0.99));
         histogram.record(Duration::from_secs(100_000));
         assert_eq!(
-            histogram.read().quantile(1.0),
+            histogram.quantile(1.0),
             Some(Duration::from_secs(600)),
             "beyond the bounds: the last one"
         );

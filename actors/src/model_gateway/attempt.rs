@@ -11,6 +11,7 @@ use super::{CallBy, Gateway, Health, Permit, Queued, Settings, Waiting, cost};
 use crate::{
     chat::{ModelRequest, Usage},
     limits::BREAKER_PROBES_MAX,
+    metrics_collector::{Figure, Tally},
     policy::{CallClass, Permission, ProbeToken},
     ports::{ModelEvent, ModelStream, ProviderError},
 };
@@ -35,11 +36,15 @@ impl Gateway {
         request: &ModelRequest,
         cancel: &CancellationToken,
         notify: &(impl Fn(Waiting) + Send),
+        tally: &mut Tally,
     ) -> Result<ModelStream, ProviderError> {
         let mut attempt = 0;
         let mut first = true;
         loop {
-            let error = match self.attempt(by, request, cancel, first, notify).await {
+            let error = match self
+                .attempt(by, request, cancel, first, notify, tally)
+                .await
+            {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
@@ -65,7 +70,7 @@ impl Gateway {
                 return Err(error);
             }
             attempt += 1;
-            self.counters.model_retries.add(1);
+            tally.add(Figure::ModelRetried);
             notify(Waiting::Retry {
                 attempt,
                 delay,
@@ -103,6 +108,7 @@ impl Gateway {
         cancel: &CancellationToken,
         first: bool,
         notify: &(impl Fn(Waiting) + Send),
+        tally: &mut Tally,
     ) -> Result<ModelStream, ProviderError> {
         let now = self.permits.now();
         // An open breaker refuses at once, instead of queuing first.
@@ -127,10 +133,9 @@ impl Gateway {
             .acquire(by, cost(request), cancel, queued)
             .await;
         // A wait that ended in an error is recorded as well.
-        self.counters
-            .latencies
-            .queue_wait
-            .record(self.permits.now().saturating_sub(asked));
+        tally.add(Figure::WaitedForGateway(
+            self.permits.now().saturating_sub(asked),
+        ));
         let mut permit = permit?;
         // Read after the wait, so that a configuration changed meanwhile applies.
         let settings = self.settings();
@@ -152,6 +157,7 @@ impl Gateway {
             probe: permission.probe(),
         };
         permit.begin();
+        notify(Waiting::Sent);
         let reported = Mutex::new(None);
         let report = |usage: Usage| {
             *reported.lock() = Some(usage);

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::ModelGatewayRef;
 use crate::{
     chat::ModelRequest,
-    metrics_collector::Counters,
+    metrics_collector::{Figure, MetricsCollectorRef},
     ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
     tokens::{ModelFamily, ModelInfo, TokenCounter},
 };
@@ -31,7 +31,7 @@ fn late() -> ProviderError {
 pub struct ExactCounter {
     counter: Arc<TokenCounter>,
     clients: RwLock<BTreeMap<ModelFamily, Arc<dyn LlmProvider>>>,
-    counters: Option<Arc<Counters>>,
+    collector: MetricsCollectorRef,
 }
 
 /// Counts with the provider and credential that a gateway has at the time of the request.
@@ -78,7 +78,7 @@ impl ModelGatewayRef {
     /// figures of the host.
     pub(crate) fn exact_counter(&self, counter: &Arc<TokenCounter>, model: &str) -> ExactCounter {
         let exact = ExactCounter {
-            counters: Some(self.0.counters.clone()),
+            collector: self.0.collector.clone(),
             ..ExactCounter::new(counter.clone())
         };
         exact.configure_api_client(counter.model_info(model).model_family, self.counting());
@@ -92,7 +92,7 @@ impl ExactCounter {
         Self {
             counter,
             clients: RwLock::default(),
-            counters: None,
+            collector: MetricsCollectorRef::default(),
         }
     }
 
@@ -130,19 +130,17 @@ impl ExactCounter {
                 && api.is_none_or(|api| api == client.name())
                 && client.capabilities(model).counts_tokens
         })?;
-        let counters = self.counters.as_deref();
         let ask = client.count_tokens(ModelRequest {
             model: model.into(),
             ..request
         });
         let answer = tokio::time::timeout(EXACT_MAX, ask).await;
-        match answer.unwrap_or_else(|_| Err(late())) {
-            Ok(tokens) => {
-                counters.inspect(|counters| counters.exact_counts.add(1));
-                Some(tokens)
-            }
+        let answer = answer.unwrap_or_else(|_| Err(late()));
+        let answered = answer.is_ok();
+        self.collector.count(None, Figure::CountAsked { answered });
+        match answer {
+            Ok(tokens) => Some(tokens),
             Err(error) => {
-                counters.inspect(|counters| counters.exact_counts_failed.add(1));
                 tracing::warn!("Exact token counting failed: {error}");
                 None
             }

@@ -39,7 +39,7 @@ use crate::{
     chat::{ModelParameters, ModelRequest},
     ids::TenantId,
     limits::{BUDGET_OUTPUT_TOKENS, BYTES_A_TOKEN, REQUEST_SLACK_TOKENS},
-    metrics_collector::Counters,
+    metrics_collector::{Figure, MetricsCollectorRef, PrefixBreak, Tally},
     policy::{Breaker, HostShare, SharedFailures},
     ports::{Capabilities, Entropy, LlmProvider, ModelStream, ProviderError},
 };
@@ -59,7 +59,7 @@ struct Gateway {
     permits: Permits,
     health: parking_lot::Mutex<Health>,
     entropy: Arc<dyn Entropy>,
-    counters: Arc<Counters>,
+    collector: MetricsCollectorRef,
 }
 
 /// What [`ModelGatewayRef::configure`] replaces, as one value: a call sees all of it or nothing.
@@ -90,7 +90,7 @@ impl ModelGatewayRef {
         provider: Arc<dyn LlmProvider>,
         config: GatewayConfig,
         entropy: Arc<dyn Entropy>,
-        counters: Arc<Counters>,
+        collector: MetricsCollectorRef,
     ) -> Self {
         let permits = Permits::new(&config);
         let settings = RwLock::new(Arc::new(Settings {
@@ -103,7 +103,7 @@ impl ModelGatewayRef {
             permits,
             health: parking_lot::Mutex::default(),
             entropy,
-            counters,
+            collector,
         }))
     }
 
@@ -285,9 +285,14 @@ impl ModelGatewayRef {
         notify: impl Fn(Waiting) + Send,
         fits: impl Fn(&Fallback, &Capabilities, &ProviderError) -> bool + Send,
     ) -> Result<ModelStream, ProviderError> {
+        // Sent with the end of this function, however it ends.
+        let mut tally = Tally::new(self.0.collector.clone(), by.tenant.clone());
         let mut gateway = self.clone();
         loop {
-            let error = match gateway.0.attempts(by, &request, &cancel, &notify).await {
+            let attempts = gateway
+                .0
+                .attempts(by, &request, &cancel, &notify, &mut tally);
+            let error = match attempts.await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
             };
@@ -309,12 +314,10 @@ impl ModelGatewayRef {
             request.max_tokens = request.max_tokens.min(capabilities.fallback_answer_max());
             // The fallback provider has not cached the prefix. The break counts as one with a known
             // cause.
-            gateway.0.counters.prefix_breaks_configuration.add(1);
-            gateway
-                .0
-                .counters
-                .rebilled_tokens
-                .add(cost(&request).tokens.saturating_sub(output(&request)));
+            tally.add(Figure::PrefixBroken {
+                cause: PrefixBreak::Configuration,
+                rebilled_tokens: cost(&request).tokens.saturating_sub(output(&request)),
+            });
             gateway = next.clone();
         }
     }

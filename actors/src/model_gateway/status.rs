@@ -90,6 +90,8 @@ pub enum Waiting {
         /// Estimated wait, from the recent pace of the queue. `None` when unknown.
         delay: Option<Duration>,
     },
+    /// An attempt has its permit, and its request goes to the provider, who may bill it from now on.
+    Sent,
     /// The provider reported usage of the running attempt; replaces earlier reports. If the attempt
     /// fails, the provider bills it all the same.
     Reported {

@@ -23,6 +23,7 @@ use super::*;
 use crate::{
     chat::{Message, MessageList, ModelParameters, Usage},
     ids::TenantId,
+    metrics_collector::MetricsCollectorRef,
     model_gateway::ModelRetryPolicy,
     policy::BreakerConfig,
     ports::{BoxFuture, ModelEvent, RateLimits},
@@ -52,7 +53,7 @@ fn gateway(model: &Arc<impl LlmProvider>, config: GatewayConfig) -> ModelGateway
         model.clone(),
         config,
         Arc::new(SeededEntropy::new(7)),
-        Arc::default(),
+        MetricsCollectorRef::default(),
     )
 }
 

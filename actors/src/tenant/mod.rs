@@ -46,7 +46,6 @@ pub use usage::{Refused, TenantUsage};
 
 use crate::{
     ids::{ConversationId, TenantId},
-    metrics_collector::TenantFigures,
     policy::{Budget, BudgetCounter, HostShare},
     tool_executor::TenantTools,
 };
@@ -82,7 +81,8 @@ pub struct Tenant {
     spending: StoredSpending,
     families: Families,
     sums: Sums,
-    figures: Arc<TenantFigures>,
+    /// Conversations with a running actor.
+    awake: AtomicUsize,
     /// A permit for each read of a stored conversation.
     reads: Arc<Semaphore>,
     /// A permit for each conversation that loads.
@@ -527,9 +527,19 @@ impl Tenant {
         self.turns.clone().take().await
     }
 
-    /// Figures that conversations report, such as rounds and tool calls.
-    pub(crate) fn figures(&self) -> &Arc<TenantFigures> {
-        &self.figures
+    /// Counts an activation.
+    pub(crate) fn woke(&self) {
+        self.awake.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the end of an activation.
+    pub(crate) fn slept(&self) {
+        self.awake.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Conversations with a running actor.
+    pub(crate) fn awake(&self) -> usize {
+        self.awake.load(Ordering::Relaxed)
     }
 
     /// The tenant's usage at this moment.

@@ -152,7 +152,7 @@ impl Tenants {
             budget: BudgetCounter::root(BudgetLevel::Tenant, self.budget),
             spending: StoredSpending::new(self.sessions.clone()),
             sums: Sums::default(),
-            figures: Arc::default(),
+            awake: AtomicUsize::new(0),
             reads: Arc::new(Semaphore::new(TENANT_READS_MAX)),
             loads: Arc::new(Semaphore::new(TENANT_LOADS_MAX)),
             measurements: Arc::new(Semaphore::new(TENANT_MEASUREMENTS_MAX)),

@@ -55,7 +55,7 @@ pub use run::{Mask, ToolEnvironment, ToolResources};
 pub use tenant_tools::TenantTools;
 pub(crate) use trace::is_word;
 
-use crate::{ids::WorkId, task::AbortOnDrop};
+use crate::{ids::WorkId, metrics_collector::Tally, task::AbortOnDrop};
 
 /// Called with each attempt that ends: its id, its result, and the milliseconds since its first
 /// start.
@@ -113,6 +113,8 @@ struct State {
     running: BTreeMap<WorkId, AbortOnDrop>,
     /// Attempts that were aborted before their `Run` message arrived.
     aborted: BTreeSet<WorkId>,
+    /// Sent when the executor ends.
+    tally: Tally,
 }
 
 impl Actor for ToolExecutor {
@@ -125,7 +127,13 @@ impl Actor for ToolExecutor {
         _: ActorRef<Self::Msg>,
         args: ToolExecutorArgs,
     ) -> Result<State, ActorProcessingErr> {
+        let environment = &args.environment;
+        let tally = Tally::new(
+            environment.collector.clone(),
+            environment.owner.tenant.clone(),
+        );
         Ok(State {
+            tally,
             args,
             running: BTreeMap::new(),
             aborted: BTreeSet::new(),
@@ -138,7 +146,7 @@ impl Actor for ToolExecutor {
         message: Self::Msg,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
-        state.args.environment.counters.wake_ups.add(1);
+        state.tally.woke_up();
         match message {
             ToolExecutorMsg::Run(run) if state.aborted.remove(&run.work) => {} // Aborted while waiting.
             ToolExecutorMsg::Run(run) => {

@@ -4,7 +4,7 @@
 use crate::{
     ids::Scope,
     limits::CANCEL_GRACE,
-    metrics_collector::Counters,
+    metrics_collector::{Figure, MetricsCollectorRef},
     ports::{
         ArtifactStore, Artifacts, Concurrency, Extensions, LockProvider, Progress, ToolContext,
         ToolOutput,
@@ -64,8 +64,7 @@ pub struct ToolEnvironment {
     pub tools: Arc<TenantTools>,
     /// The root conversation of the family. It owns artifacts, and results are shared within it.
     pub owner: Scope,
-    /// The host's counters.
-    pub counters: Arc<Counters>,
+    pub(crate) collector: MetricsCollectorRef,
     pub(super) caller: Arc<str>,
     /// Whether calls outside of a round have spans.
     pub(super) traces_alone: bool,
@@ -77,7 +76,7 @@ impl ToolEnvironment {
         resources: ToolResources,
         tools: Arc<TenantTools>,
         owner: Scope,
-        counters: Arc<Counters>,
+        collector: MetricsCollectorRef,
     ) -> Self {
         let caller = caller_id(
             &owner,
@@ -89,10 +88,15 @@ impl ToolEnvironment {
             resources,
             tools,
             owner,
-            counters,
+            collector,
             caller,
             traces_alone: true,
         }
+    }
+
+    /// Reports what happened to a call.
+    fn count(&self, figure: Figure) {
+        self.collector.count(Some(&self.owner.tenant), figure);
     }
 
     /// Sets whether calls outside of a round have spans. Default: true. Inside a round, the round
@@ -113,7 +117,12 @@ impl ToolEnvironment {
             locks: None,
             mask: None,
         };
-        Self::new(resources, Arc::default(), owner, Arc::default())
+        Self::new(
+            resources,
+            Arc::default(),
+            owner,
+            MetricsCollectorRef::default(),
+        )
     }
 }
 
@@ -234,11 +243,14 @@ async fn answer(
     );
     let key = request.result_key();
     if let Some(output) = environment.tools.results.answer(&request, &key) {
-        environment.counters.tool_cache_hits.add(1);
+        environment.count(Figure::ToolCacheHit);
         return Ok(output);
     }
     let tools = environment.tools.clone();
-    let counters = environment.counters.clone();
+    let (collector, tenant) = (
+        environment.collector.clone(),
+        environment.owner.tenant.clone(),
+    );
     if !shares {
         let ended = attempt(run.clone(), environment, cancel.clone(), progress).await;
         if let Ok(output) = &ended {
@@ -258,7 +270,7 @@ async fn answer(
         }
     });
     if !leads {
-        counters.tool_runs_shared.add(1);
+        collector.count(Some(&tenant), Figure::ToolRunShared);
     }
     tokio::select! {
         biased;
@@ -306,7 +318,7 @@ async fn attempt(
         .tools
         .breakers
         .request(spec)
-        .inspect_err(|_| environment.counters.tool_breaker_refusals.add(1))?;
+        .inspect_err(|_| environment.count(Figure::ToolBreakerRefusal))?;
     let ended = start(&run, &environment, time, &cancel, progress).await;
     breaker.ended(ended.as_ref().err());
     ended

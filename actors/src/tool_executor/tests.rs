@@ -20,6 +20,7 @@ use crate::{
     chat::RawJson,
     ids::{CallKey, ConversationId, Scope, Seq, TenantId},
     journal::ToolExecutionResult,
+    metrics_collector::Reading,
     ports::{
         BoxFuture, CachePolicy, Concurrency, Progress, Tool, ToolContext, ToolOutput, ToolSpec,
     },
@@ -178,7 +179,7 @@ async fn fifty_identical_pure_calls_share_one_run_and_its_progress() {
             .all(|result| result.observation == "result 1")
     );
     assert_eq!(
-        (tool.starts(), environment.counters.tool_runs_shared.get()),
+        (tool.starts(), counted(&environment).await.tool_runs_shared),
         (1, 49)
     );
     assert_eq!(
@@ -289,7 +290,7 @@ async fn a_cached_result_answers_until_its_time_is_over_and_errors_are_never_kep
         "result 2",
         "an entry of exactly its age is over"
     );
-    assert_eq!(environment.counters.tool_cache_hits.get(), 1);
+    assert_eq!(counted(&environment).await.tool_cache_hits, 1);
 
     let once = Counting::new(
         spec().cache(CachePolicy::TtlLong).effect(EffectClass::Once),
@@ -494,13 +495,18 @@ async fn a_once_call_that_times_out_is_started_exactly_once_and_a_pure_one_again
     );
 }
 
+/// What the calls of an environment counted.
+async fn counted(environment: &ToolEnvironment) -> Reading {
+    environment.collector.read().await.host
+}
+
 /// The environment of another conversation of the same tenant.
 fn beside(environment: &ToolEnvironment, owner: &str) -> ToolEnvironment {
     ToolEnvironment::new(
         environment.resources.clone(),
         environment.tools.clone(),
         scope(owner),
-        environment.counters.clone(),
+        environment.collector.clone(),
     )
 }
 

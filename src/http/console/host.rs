@@ -50,7 +50,7 @@ const PLOTS: [(&str, &str, &str); 6] = [
 
 /// Shows the figures of the host.
 pub(super) async fn host(State(app): State<App>, operator: OperatorSession) -> Response {
-    let figures = app.host.figures();
+    let figures = app.host.figures().await;
     let content = html! {
         h1 { "Host" }
         @if app.is_draining() { p.flash.bad { "This host is shutting down." } }
@@ -234,7 +234,10 @@ pub(super) async fn live(
             }
             // The stream ends with its session.
             session_of(&headers, &app)?;
-            let text = format!("event: figures\ndata: {}\n\n", plotted(&app.host.figures()));
+            let text = format!(
+                "event: figures\ndata: {}\n\n",
+                plotted(&app.host.figures().await)
+            );
             Some((
                 Ok::<_, Infallible>(Bytes::from(text)),
                 (app, headers, false),

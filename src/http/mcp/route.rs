@@ -25,7 +25,7 @@ use crate::http::{
     answer_room::ConnectionRoom,
     api::EventFrame,
     auth::Caller,
-    body::{collect, values},
+    body::collect,
     error::{Problem, REQUEST_ID},
     shared::App,
 };
@@ -80,7 +80,7 @@ pub(in crate::http) async fn message(
     let bytes_max = app.config.bounds.body_bytes_max;
     let body = collect(&parts.headers, body, &app, bytes_max, Some(&mut room)).await?;
     // Before it is parsed: that takes its time on a thread that serves others.
-    if values(&body) > VALUES_MAX {
+    if callboard_actors::chat::values_in(&body) > VALUES_MAX {
         return Err(Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "too_large",

@@ -19,7 +19,7 @@ use crate::{
 /// Returns the host's metrics.
 #[utoipa::path(get, path = "/metrics", tag = "operator", responses((status = 200, description = "Metrics of the host and of every tenant", body = String, content_type = "text/plain")))]
 pub(in crate::http) async fn host(State(app): State<App>, _: Admin) -> Result<Response, Problem> {
-    show(&app, View::Operator)
+    show(&app, View::Operator).await
 }
 
 /// Returns the tenant's metrics.
@@ -28,15 +28,15 @@ pub(in crate::http) async fn tenant(
     State(app): State<App>,
     Caller(tenant): Caller,
 ) -> Result<Response, Problem> {
-    show(&app, View::Tenant(&tenant))
+    show(&app, View::Tenant(&tenant)).await
 }
 
 /// Renders the metrics; 404 when the configuration switches them off.
-fn show(app: &App, view: View<'_>) -> Result<Response, Problem> {
+async fn show(app: &App, view: View<'_>) -> Result<Response, Problem> {
     if !app.config.metrics {
         return Err(no_route());
     }
-    let mut text = prometheus_text(&app.host, view);
+    let mut text = prometheus_text(&app.host, view).await;
     if let (View::Operator, Some(operator)) = (view, &app.config.operator) {
         let webhooks = operator.webhooks();
         let counts = webhooks.iter().map(|(tenant, shown)| {

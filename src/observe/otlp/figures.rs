@@ -1,13 +1,14 @@
 //! OpenTelemetry instruments: histograms fed by the kernel's figure events, and observable counters
-//! that read the host.
+//! of the host's figures.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use callboard_actors::host::{FiguresReader, HostFigures};
 use opentelemetry::{
     KeyValue,
     metrics::{Histogram, Meter},
 };
+use parking_lot::RwLock;
 use tracing::{
     Event, Subscriber,
     field::{Field, Visit},
@@ -194,17 +195,60 @@ impl Visit for Figure {
     fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
 }
 
+/// How often a host is asked for its figures. What is exported is at most that old.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// The last figures of a host. Instruments are read by a thread that cannot wait for the host's
+/// answer, so a task asks the host and they read what it answered last.
+#[derive(Debug)]
+pub(super) struct Latest {
+    host: FiguresReader,
+    figures: RwLock<Option<HostFigures>>,
+}
+
+impl Latest {
+    /// Asks the host every second, until it or the last instrument is dropped. Needs a tokio
+    /// runtime.
+    pub(super) fn of(host: FiguresReader) -> Arc<Self> {
+        let latest = Arc::new(Self {
+            host,
+            figures: RwLock::default(),
+        });
+        let reading = Arc::downgrade(&latest);
+        tokio::spawn(async move {
+            while let Some(latest) = reading.upgrade() {
+                latest.read().await;
+                let is_over = latest.figures.read().is_none();
+                drop(latest);
+                if is_over {
+                    return;
+                }
+                tokio::time::sleep(READ_EVERY).await;
+            }
+        });
+        latest
+    }
+
+    /// Asks the host now. Without a host there are no figures.
+    pub(super) async fn read(&self) {
+        let figures = self.host.read().await;
+        *self.figures.write() = figures;
+    }
+
+    fn with(&self, observe: impl FnOnce(&HostFigures)) {
+        self.figures.read().as_ref().map(observe);
+    }
+}
+
 /// Exports the host's own figures until the host is dropped.
-pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redactor) {
+pub(super) fn observe(meter: &Meter, host: &Arc<Latest>, redactor: &Redactor) {
     let counter = |name: &'static str,
                    unit: &'static str,
                    what: &'static str,
                    of: fn(&HostFigures) -> u64| {
         let host = host.clone();
         let observe = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
-            if let Some(figures) = host.read() {
-                observer.observe(of(&figures), &[]);
-            }
+            host.with(|figures| observer.observe(of(figures), &[]));
         };
         meter
             .u64_observable_counter(name)
@@ -263,9 +307,7 @@ pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redac
     );
     let reader = host.clone();
     let awake = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
-        if let Some(figures) = reader.read() {
-            observer.observe(figures.awake as u64, &[]);
-        }
+        reader.with(|figures| observer.observe(figures.awake as u64, &[]));
     };
     meter
         .u64_observable_gauge("callboard.conversations.awake")
@@ -276,23 +318,21 @@ pub(super) fn observe(meter: &Meter, host: &Arc<FiguresReader>, redactor: &Redac
     let reader = host.clone();
     let redactor = redactor.clone();
     let gateways = move |observer: &dyn opentelemetry::metrics::AsyncInstrument<u64>| {
-        for (name, status) in reader
-            .read()
-            .map(|figures| figures.gateways)
-            .unwrap_or_default()
-        {
-            let gateway = KeyValue::new("callboard.gateway", redactor.mask(&name));
-            for (state, calls) in [
-                ("running", status.running),
-                ("waiting", status.waiting),
-                ("free", status.free),
-            ] {
-                observer.observe(
-                    calls as u64,
-                    &[gateway.clone(), KeyValue::new("callboard.state", state)],
-                );
+        reader.with(|figures| {
+            for (name, status) in &figures.gateways {
+                let gateway = KeyValue::new("callboard.gateway", redactor.mask(name));
+                for (state, calls) in [
+                    ("running", status.running),
+                    ("waiting", status.waiting),
+                    ("free", status.free),
+                ] {
+                    observer.observe(
+                        calls as u64,
+                        &[gateway.clone(), KeyValue::new("callboard.state", state)],
+                    );
+                }
             }
-        }
+        });
     };
     meter
         .u64_observable_gauge("callboard.gateway.calls")

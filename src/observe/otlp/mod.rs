@@ -31,7 +31,7 @@ use tracing_subscriber::{Layer, filter::Targets, registry::LookupSpan};
 use super::{Redactor, semconv::Edition};
 use crate::outside::Outside;
 use export::{Named, Served};
-use figures::Figures;
+use figures::{Figures, Latest};
 
 /// Instrumentation scope of all spans and instruments.
 const SCOPE: &str = "callboard";
@@ -62,6 +62,8 @@ pub struct Otlp {
     meter: Option<SdkMeterProvider>,
     edition: Edition,
     redactor: Redactor,
+    /// The hosts whose figures are exported.
+    hosts: Arc<parking_lot::Mutex<Vec<Arc<Latest>>>>,
 }
 
 impl Otlp {
@@ -187,6 +189,7 @@ impl Otlp {
             meter,
             edition,
             redactor: redactor.clone(),
+            hosts: Arc::default(),
         }))
     }
 
@@ -225,15 +228,22 @@ impl Otlp {
         )
     }
 
-    /// Exports a host's counters and gauges as well.
+    /// Exports a host's counters and gauges as well, as they were at most a second before. Call
+    /// this inside a tokio runtime.
     pub fn observe(&self, host: FiguresReader) {
         if let Some(meter) = &self.meter {
-            figures::observe(&meter.meter(SCOPE), &Arc::new(host), &self.redactor);
+            let latest = Latest::of(host);
+            figures::observe(&meter.meter(SCOPE), &latest, &self.redactor);
+            self.hosts.lock().push(latest);
         }
     }
 
     /// Exports what is pending and shuts down; takes at most the configured export timeouts.
     pub async fn shutdown(self) {
+        let hosts = std::mem::take(&mut *self.hosts.lock());
+        for host in hosts {
+            host.read().await;
+        }
         // `shutdown` blocks, so it must not run on a worker of the runtime that the exporters send
         // from.
         let ended = tokio::task::spawn_blocking(move || {

@@ -134,7 +134,7 @@ async fn busy_host() -> Host {
 async fn a_prometheus_parser_reads_the_operators_page() {
     let host = busy_host().await;
 
-    let page = parse(&prometheus_text(&host, View::Operator));
+    let page = parse(&prometheus_text(&host, View::Operator).await);
 
     assert_eq!(page.get("callboard_prompts_total", &[]), Some(3.0));
     assert_eq!(
@@ -181,7 +181,7 @@ async fn a_prometheus_parser_reads_the_operators_page() {
 async fn buckets_add_up_to_their_count() {
     let host = busy_host().await;
 
-    let page = parse(&prometheus_text(&host, View::Operator));
+    let page = parse(&prometheus_text(&host, View::Operator).await);
 
     for name in page
         .types
@@ -228,9 +228,9 @@ async fn a_tenant_sees_its_own_figures_and_no_other_name() {
     let acme = TenantId::new("acme").unwrap();
     let unknown = TenantId::new("unknown").unwrap();
 
-    let text = prometheus_text(&host, View::Tenant(&acme));
+    let text = prometheus_text(&host, View::Tenant(&acme)).await;
     let page = parse(&text);
-    let empty = parse(&prometheus_text(&host, View::Tenant(&unknown)));
+    let empty = parse(&prometheus_text(&host, View::Tenant(&unknown)).await);
 
     assert_eq!(
         (

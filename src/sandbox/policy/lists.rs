@@ -243,6 +243,9 @@ pub(super) const PROTECTED_IN_PROJECTS: &[&[&str]] = &[
     &[".mise.toml"],
     &[".rvmrc"],
     &[".tool-versions"],
+    // Names a folder whose `rustc` every command of rustup runs, even `rustc --version`.
+    &["rust-toolchain"],
+    &["rust-toolchain.toml"],
     &[".miserc.toml"],
     &["mise", "config.toml"],
     &["mise.local.toml"],

@@ -436,7 +436,7 @@ async fn a_folder_of_skills_in_the_workspace_is_written_by_no_tool() {
 
 #[tokio::test]
 async fn files_of_editors_and_agents_are_written_by_no_command() {
-    const PLACES: [&str; 14] = [
+    const PLACES: [&str; 16] = [
         "AGENTS.md",
         "sub/CLAUDE.md",
         ".claude/settings.json",
@@ -450,6 +450,8 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
         ".devcontainer/devcontainer.json",
         ".pre-commit-config.yaml",
         ".tool-versions",
+        "sub/rust-toolchain.toml",
+        "rust-toolchain",
         "a.code-workspace",
     ];
     each(

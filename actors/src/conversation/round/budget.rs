@@ -16,7 +16,7 @@ use crate::{
     ids::{Seq, WorkId},
     journal::{BUDGET_REMINDER, CallState, Durable, EntryBody, OpenRound, Phase, amount, of},
     limits::{BUDGET_OUTPUT_TOKENS, REQUEST_SLACK_TOKENS, UNKNOWN_OUTPUT_TOKENS},
-    policy::{Amount, Budget, BudgetLevel, Exhausted, Price, Pricing, names_model},
+    policy::{Amount, Budget, BudgetKind, BudgetLevel, Exhausted, Price, Pricing, names_model},
     ports::ProviderError,
     stream::{Failure, StopReason},
 };
@@ -295,12 +295,16 @@ fn failure(message: String) -> Failure {
     }
 }
 
-/// The failure of a round that used up its wall-clock budget.
-pub(in crate::conversation) fn time_over(budget: &Budget) -> Failure {
-    let seconds = budget.wall_ms.unwrap_or_default() as f64 / 1000.0;
-    failure(format!(
-        "the conversation's budget of {seconds} s is used up"
-    ))
+/// The failure of a round that used up the time budget of its conversation or its tenant.
+pub(in crate::conversation) fn time_over(level: BudgetLevel, budget: &Budget) -> Failure {
+    let exhausted = Exhausted {
+        level,
+        kind: BudgetKind::Time,
+        limit: budget.wall_ms.unwrap_or_default(),
+        spent: 0,
+        wanted: 0,
+    };
+    failure(exhausted.to_string())
 }
 
 /// Continues after the answer to [`Effect::Reserve`]: starts the model call, or ends the round if

@@ -6,10 +6,10 @@
 use serde_json::Value;
 
 use crate::{
-    chat::{ContentBlock, RawJson, reminder},
+    chat::{ContentBlock, RawJson, reminder, values_in},
     conversation::round::DecisionBuilder,
     journal::{EntryBody, OpenRound},
-    limits::OUTPUT_REFUSALS_MAX,
+    limits::{JSON_VALUES_MAX, OUTPUT_REFUSALS_MAX},
     stream::{Failure, StopReason},
 };
 
@@ -73,11 +73,16 @@ pub(in crate::conversation) fn refused(
 /// value between words.
 ///
 /// # Errors
-/// Why `accept` refused the first value, or that the text holds no JSON.
+/// Why `accept` refused the first value, or that the text holds no JSON or too many values.
 pub(crate) fn json_in<T>(
     text: &str,
     mut accept: impl FnMut(Value) -> Result<T, String>,
 ) -> Result<T, String> {
+    if values_in(text.as_bytes()) > JSON_VALUES_MAX {
+        return Err(format!(
+            "the answer has more than {JSON_VALUES_MAX} JSON values"
+        ));
+    }
     let mut fault = None;
     let whole = match serde_json::from_str::<Value>(text.trim()) {
         Ok(value) => accept(value).map_err(|why| fault = Some(why)),
@@ -128,6 +133,19 @@ fn between<T>(
 #[cfg(test)]
 mod tests {
     use crate::conversation::round::output::*;
+
+    #[test]
+    fn a_text_of_very_many_values_is_refused_before_it_is_read() {
+        let text = format!("[{}0]", "0,".repeat(JSON_VALUES_MAX - 1));
+        assert_eq!(json_in(&text, |_| Ok(())), Ok(()));
+
+        let text = format!("[{}0]", "0,".repeat(JSON_VALUES_MAX));
+        let refused = json_in(&text, |_| -> Result<(), String> { panic!("it is read") });
+        assert_eq!(
+            refused.unwrap_err(),
+            "the answer has more than 100000 JSON values"
+        );
+    }
 
     #[test]
     fn json_is_found_whole_fenced_or_between_words_and_alone_must_fit() {

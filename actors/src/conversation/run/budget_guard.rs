@@ -7,7 +7,11 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
-    conversation::{ConversationMsg, round::Input, run::Live},
+    conversation::{
+        ConversationMsg,
+        round::{Input, budget},
+        run::Live,
+    },
     ids::{RoundId, WorkId},
     journal::{Entry, EntryBody, OpenRound},
     policy::{Amount, Budget, BudgetCounter, BudgetLevel, Exhausted, Reservation},
@@ -15,6 +19,10 @@ use crate::{
     tenant::Family,
     time::Timestamp,
 };
+
+/// How often the time of a round is charged to a tenant with a time budget: all rounds that run at
+/// once may exceed the budget by this.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The budgets of one activation.
 pub(in crate::conversation) struct BudgetGuard {
@@ -27,8 +35,28 @@ pub(in crate::conversation) struct BudgetGuard {
     reservation: Option<Reservation>,
     /// The answer to the last reservation, until it is decided.
     answer: Option<(WorkId, Result<(), Exhausted>)>,
-    /// Cancels the round with this id when its time is used up.
-    clock: Option<(RoundId, AbortOnDrop)>,
+    /// The timer of the round with this id, and the level whose time it watches.
+    clock: Option<(RoundId, BudgetLevel, AbortOnDrop)>,
+    /// The round whose time is charged to the tenant while it runs.
+    timed: Option<TimedRound>,
+}
+
+/// How much of a round's time is charged. An activation that resumes a round counts from its own
+/// begin: the one before it charged the time until then. Measured by a clock that does not jump.
+struct TimedRound {
+    id: RoundId,
+    since: Instant,
+    charged_ms: u64,
+}
+
+impl TimedRound {
+    /// The time that is not charged yet; it counts as charged from now on.
+    fn due_ms(&mut self) -> u64 {
+        let elapsed = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let due = elapsed.saturating_sub(self.charged_ms);
+        self.charged_ms = elapsed;
+        due
+    }
 }
 
 impl BudgetGuard {
@@ -51,6 +79,7 @@ impl BudgetGuard {
             reservation: None,
             answer: None,
             clock: None,
+            timed: None,
         }
     }
 
@@ -110,9 +139,10 @@ impl BudgetGuard {
                 }
                 EntryBody::RoundFinished { latency_ms, .. } => {
                     self.reservation = None;
+                    let timed = self.timed.take();
                     if !self.tenant.budget().is_unlimited() {
                         self.tenant.charge(Amount {
-                            wall_ms: *latency_ms,
+                            wall_ms: timed.map_or(*latency_ms, |mut round| round.due_ms()),
                             ..Amount::default()
                         });
                     }
@@ -122,46 +152,117 @@ impl BudgetGuard {
         }
     }
 
-    /// The time that the open round may still take, if its timer is not set yet. Clears the timer
-    /// when no round is open.
-    pub(in crate::conversation) fn time_left(
-        &mut self,
-        budget: &Budget,
-        spent: &Amount,
-        round: Option<&OpenRound>,
-        now: Timestamp,
-    ) -> Option<(RoundId, Duration)> {
-        let limit = budget.wall_ms?;
-        let Some(round) = round else {
-            self.clock = None;
-            return None;
+    /// Charges the time of the open round to a tenant with a time budget, as far as it is not
+    /// charged yet.
+    fn charge_time(&mut self, round: Option<RoundId>) {
+        let Some(id) = round.filter(|_| self.tenant.budget().wall_ms.is_some()) else {
+            return;
         };
-        if self.clock.as_ref().is_some_and(|(id, _)| *id == round.id) {
-            return None;
+        match &mut self.timed {
+            Some(timed) if timed.id == id => {
+                let wall_ms = timed.due_ms();
+                self.tenant.charge(Amount {
+                    wall_ms,
+                    ..Amount::default()
+                });
+            }
+            _ => {
+                self.timed = Some(TimedRound {
+                    id,
+                    since: Instant::now(),
+                    charged_ms: 0,
+                });
+            }
         }
-        let used = spent.wall_ms.saturating_add(now.ms_since(round.started_at));
-        Some((round.id, Duration::from_millis(limit.saturating_sub(used))))
     }
 
-    pub(in crate::conversation) fn set_clock(&mut self, round_id: RoundId, timer: AbortOnDrop) {
-        self.clock = Some((round_id, timer));
+    /// When to look at the time of `round`: at the end of the conversation's `budget`, of which
+    /// `spent` is used, and of its tenant's, which other rounds use too, once a second. `None`
+    /// without a time budget.
+    fn look_after(
+        &self,
+        budget: &Budget,
+        spent: &Amount,
+        round: &OpenRound,
+        now: Timestamp,
+    ) -> Option<(Duration, BudgetLevel)> {
+        let own = budget.wall_ms.map(|limit| {
+            let used = spent.wall_ms.saturating_add(now.ms_since(round.started_at));
+            let left = Duration::from_millis(limit.saturating_sub(used));
+            (left, BudgetLevel::Conversation)
+        });
+        let of_tenant = self.tenant.budget().wall_ms.filter(|_| !round.is_parked());
+        let of_tenant = of_tenant.map(|limit| {
+            let left = limit.saturating_sub(self.tenant.spent().wall_ms);
+            (
+                Duration::from_millis(left).min(LOOK_EVERY),
+                BudgetLevel::Tenant,
+            )
+        });
+        own.into_iter()
+            .chain(of_tenant)
+            .min_by_key(|(left, _)| *left)
+    }
+
+    /// Stops looking at the tenant's time, so that a conversation that waits for a person can sleep.
+    fn rest(&mut self) {
+        self.clock = self
+            .clock
+            .take()
+            .filter(|(_, level, _)| *level != BudgetLevel::Tenant);
+    }
+
+    fn is_watching(&self, round: RoundId) -> bool {
+        self.clock.as_ref().is_some_and(|(id, ..)| *id == round)
     }
 }
 
 impl Live {
-    /// Sets the timer of a round whose conversation has a time budget.
+    /// Charges the time of the open round, and sets the timer of a round with a time budget.
     pub(super) fn watch_time_budget(&mut self, now: Timestamp) {
-        let budget = self.setup.pricing.budget;
         let round = self.durable.round.as_deref();
-        if let Some((round_id, left)) =
-            self.budget_guard
-                .time_left(&budget, &self.durable.spent.amount, round, now)
-        {
+        self.budget_guard.charge_time(round.map(|round| round.id));
+        let Some(round) = round else {
+            self.budget_guard.clock = None;
+            return;
+        };
+        if round.is_parked() {
+            self.budget_guard.rest();
+        }
+        if self.budget_guard.is_watching(round.id) {
+            return;
+        }
+        let (budget, spent) = (&self.setup.pricing.budget, &self.durable.spent.amount);
+        if let Some((left, level)) = self.budget_guard.look_after(budget, spent, round, now) {
+            let round_id = round.id;
             let timer = self.timer(
                 Instant::now() + left,
                 ConversationMsg::BudgetTimeOver { round_id },
             );
-            self.budget_guard.set_clock(round_id, timer);
+            self.budget_guard.clock = Some((round_id, level, timer));
         }
+    }
+
+    /// The timer of a round with a time budget is over. If its tenant has time left, it is set again.
+    pub(super) fn budget_time_over(&mut self, round_id: RoundId) -> Option<Input> {
+        let round = self.durable.round.as_deref();
+        round.filter(|round| round.id == round_id)?;
+        self.budget_guard.charge_time(Some(round_id));
+        let (_, level, _) = self.budget_guard.clock.take()?;
+        let budget = match level {
+            BudgetLevel::Tenant => self.tenant.budget().budget(),
+            BudgetLevel::Conversation | BudgetLevel::Subagent => self.setup.pricing.budget,
+        };
+        let is_left = level == BudgetLevel::Tenant
+            && budget
+                .wall_ms
+                .is_none_or(|limit| self.tenant.budget().spent().wall_ms < limit);
+        if is_left {
+            self.watch_time_budget(self.ports.clock.now());
+            return None;
+        }
+        Some(Input::Cancel {
+            failure: Some(budget::time_over(level, &budget)),
+        })
     }
 }

@@ -6,10 +6,11 @@ use crate::{
         ExitReason,
         command::Command,
         commit::after_commit::{AfterCommit, Waiter},
-        message::ConversationMsg,
-        round::{Input, budget, input::ContextOutcome, volatile::Work},
+        message::{ConversationMsg, EndedCall},
+        round::{Input, input::ContextOutcome, volatile::Work},
     },
     journal::WithdrawReason,
+    metrics_collector::Figure,
     reads::DECODED_IN_PLACE,
     stream::Failure,
     task::off_workers,
@@ -85,16 +86,20 @@ impl Live {
                 }
                 return Ok(Flow::GoOn);
             }
-            ConversationMsg::ModelEnded {
-                work,
-                outcome,
-                model,
-                failed,
-            } => {
+            ConversationMsg::ModelEnded { work, call } => {
                 self.work_ended(work);
+                let EndedCall {
+                    outcome,
+                    model,
+                    failed,
+                    times,
+                } = *call;
+                if let Some(times) = times {
+                    self.tally.add(Figure::ModelCallEnded(times));
+                }
                 Input::Model {
                     work,
-                    outcome: *outcome,
+                    outcome,
                     model,
                     failed,
                 }
@@ -130,19 +135,10 @@ impl Live {
                     reason: WithdrawReason::Deadline,
                 }
             }
-            ConversationMsg::BudgetTimeOver { round_id } => {
-                if self
-                    .durable
-                    .round
-                    .as_ref()
-                    .is_none_or(|round| round.id != round_id)
-                {
-                    return Ok(Flow::GoOn);
-                }
-                Input::Cancel {
-                    failure: Some(budget::time_over(&self.setup.pricing.budget)),
-                }
-            }
+            ConversationMsg::BudgetTimeOver { round_id } => match self.budget_time_over(round_id) {
+                Some(input) => input,
+                None => return Ok(Flow::GoOn),
+            },
             ConversationMsg::Tick => Input::Tick,
             ConversationMsg::AppendLost { error, sending } => {
                 return Ok(self.append_lost(error, sending));

@@ -44,6 +44,7 @@ use crate::{
     },
     ids::{RoundId, Scope},
     journal::{Durable, EntryBody, Growth, Head},
+    metrics_collector::{Figure, Tally},
     ports::OutboxMessage,
     small_map::SmallMap,
     stream::EventKind,
@@ -90,6 +91,7 @@ pub(in crate::conversation) struct Live {
     /// Shared with the summaries that are being written, whose bills come as mail.
     bills_open: Arc<()>,
     prefix: PrefixWatch,
+    tally: Tally,
 }
 
 impl Live {
@@ -105,7 +107,7 @@ impl Live {
         let setup = args.setup.clone();
         let ports = args.ports.clone();
         let epoch = durable.next_epoch(ports.clock.now());
-        args.tenant.figures().woke();
+        args.tenant.woke();
         let [a, b, c, d, e, f, g, h, ..] = ports.entropy.bytes();
         let nonce = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         args.wait_status.note_history(durable.message_bytes());
@@ -141,6 +143,7 @@ impl Live {
             compaction: None,
             bills_open: Arc::default(),
             prefix: PrefixWatch::default(),
+            tally: Tally::new(ports.collector.clone(), scope.tenant.clone()),
             tenant: args.tenant.clone(),
             scope,
             setup,
@@ -206,6 +209,7 @@ impl Live {
             self.release_withdrawn();
         }
         self.watch_time_budget(now);
+        self.tally.post(); // Before the commit: who sees the end of a round finds it in the figures.
         let after_commit: Vec<AfterCommit> = effects
             .extract_if(.., |effect| effect.when() == When::Stored)
             .map(|effect| self.after_commit(effect))
@@ -226,6 +230,7 @@ impl Live {
             }
         }
         self.release_permit_for_subagents();
+        self.tally.post();
         Ok(self.sleep_if_due(&entries))
     }
 
@@ -287,8 +292,10 @@ impl Live {
         }
         self.budget_guard.note(&outcome.entries);
         for effect in &outcome.effects {
-            if let Effect::Reserve { work, amount, .. } = effect {
-                self.budget_guard.reserve(*work, *amount);
+            match effect {
+                Effect::Reserve { work, amount, .. } => self.budget_guard.reserve(*work, *amount),
+                Effect::StartModel { .. } => self.tally.add(Figure::ModelCallRequested),
+                _ => {}
             }
         }
         Ok(outcome)
@@ -346,7 +353,7 @@ impl Live {
                 summary,
             } => self.measure(work, waiter.is_some(), summary),
             Effect::Summarise { hash, messages } => self.summarise(hash, messages),
-            Effect::CompactionDropped => self.ports.counters.compactions_dropped.add(1),
+            Effect::CompactionDropped => self.tally.add(Figure::CompactionDropped),
             Effect::StartTool(start) => {
                 if let Some((executor, run)) = self.tool_run(start) {
                     executor.execute(run);
@@ -402,9 +409,16 @@ impl Live {
     }
 }
 
+impl Live {
+    /// Counts a message that woke the actor.
+    pub(in crate::conversation) fn woke_up(&mut self) {
+        self.tally.woke_up();
+    }
+}
+
 impl Drop for Live {
     fn drop(&mut self) {
-        self.tenant.figures().slept();
+        self.tenant.slept();
         self.commits.writer.close();
         self.commits.refuse_all(&ConversationError::Gone);
     }

@@ -24,6 +24,7 @@ use crate::{
     conversation::{
         ConversationMsg, WaitsFor,
         commit::stream_writer::StreamWriter,
+        message::EndedCall,
         round::{
             FailedAttempt, ModelOutcome,
             rules::{ContextRules, ModelLimits, OtherModel},
@@ -33,7 +34,6 @@ use crate::{
     },
     ids::{RoundId, WorkId},
     limits::{BYTES_A_TOKEN, PARTIAL_ANSWER_BYTES_MAX},
-    metrics_collector::Counters,
     model_gateway::{CallBy, CallClass, Fallback, ModelGatewayRef, Waiting},
     ports::{AnswerSize, Capabilities, Clock, Completion, ModelEvent, ModelStream, ProviderError},
     stream::EventKind,
@@ -71,7 +71,6 @@ pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) total: Duration,
     /// The least time between two text events; zero publishes text as it arrives.
     pub(in crate::conversation) flush_every: Duration,
-    pub(in crate::conversation) counters: Arc<Counters>,
     pub(in crate::conversation) trace: CallTrace,
     pub(in crate::conversation) attempts: Mutex<Attempts>,
 }
@@ -110,9 +109,8 @@ impl Attempts {
 }
 
 impl ModelCall {
-    /// Runs the call. Returns its outcome, the model of the last attempt and the attempts that
-    /// failed. A panic in the provider's adapter is a failed call.
-    pub(in crate::conversation) async fn run(self) -> (ModelOutcome, Arc<str>, Vec<FailedAttempt>) {
+    /// Runs the call. A panic in the provider's adapter is a failed call.
+    pub(in crate::conversation) async fn run(self) -> EndedCall {
         let run = AssertUnwindSafe(self.run_inner())
             .catch_unwind()
             .instrument(self.trace.span.clone());
@@ -140,14 +138,18 @@ impl ModelCall {
         }
         let failed = attempts.failed.iter();
         let failed = failed.fold(Usage::default(), |sum, attempt| sum.plus(&attempt.usage));
-        self.trace.ended(
-            &self.counters.latencies,
+        let times = self.trace.ended(
             self.gateway.provider().name(),
             &self.request.model,
             &outcome,
             &failed,
         );
-        (outcome, attempts.model, attempts.failed)
+        EndedCall {
+            outcome,
+            model: attempts.model,
+            failed: attempts.failed,
+            times: Some(times),
+        }
     }
 
     async fn run_inner(&self) -> ModelOutcome {
@@ -157,7 +159,7 @@ impl ModelCall {
         let permitted = tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(ProviderError::Cancelled),
-            permitted = self.take_round_permit() => permitted.inspect(|()| self.trace.permitted(&self.counters.latencies)),
+            permitted = self.take_round_permit() => permitted.inspect(|()| self.trace.permitted()),
         };
         // The total timeout starts after the permit: waiting for the tenant's quota or pause does
         // not count as a hanging call.
@@ -212,7 +214,7 @@ impl ModelCall {
             .stream_where(&by, request, cancel, on_wait, fits);
         let mut stream = start.await?;
         self.waits_for(WaitsFor::Model);
-        self.trace.first_chunk(&self.counters.latencies);
+        self.trace.first_chunk();
         let mut timer = StreamTimer::new(self.idle);
         poll_fn(|cx| self.poll_stream(cx, &mut stream, collector, &mut timer)).await
     }
@@ -347,6 +349,7 @@ impl ModelCall {
 
     fn publish_wait(&self, waiting: Waiting) {
         let event = match waiting {
+            Waiting::Sent => return,
             Waiting::Reported { usage } => {
                 self.attempts.lock().reported = Some(usage);
                 return;
@@ -572,7 +575,6 @@ impl Live {
         let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else {
             return;
         };
-        self.ports.counters.model_calls.add(1);
         let (request, gateway) = self.setup.call(&self.durable);
         self.watch_prefix(&request);
         let context = self.setup.context_of(&self.durable);
@@ -585,7 +587,6 @@ impl Live {
         let total = self.setup.limits.model_total;
         let flush_every = self.setup.limits.flush;
         let me = self.me.clone();
-        let counters = self.ports.counters.clone();
         let scope = self.scope.clone();
         let class = self.setup.class;
         let first = self
@@ -622,7 +623,6 @@ impl Live {
             idle,
             total,
             flush_every,
-            counters,
             trace,
             attempts,
         };
@@ -630,18 +630,19 @@ impl Live {
             let asked = call.request.model.clone();
             // What writes the call's figures is not the kernel's either.
             let run = AssertUnwindSafe(call.run()).catch_unwind().await;
-            let (outcome, model, failed) = run.unwrap_or_else(|_| {
+            let call = run.unwrap_or_else(|_| {
                 let message = "the model call panicked".into();
                 let error = ProviderError::Protocol { message };
                 let partial = Vec::new();
-                (ModelOutcome::Failed { error, partial }, asked, Vec::new())
+                EndedCall {
+                    outcome: ModelOutcome::Failed { error, partial },
+                    model: asked,
+                    failed: Vec::new(),
+                    times: None,
+                }
             });
-            let _ = me.cast(ConversationMsg::ModelEnded {
-                work,
-                outcome: Box::new(outcome),
-                model,
-                failed,
-            });
+            let call = Box::new(call);
+            let _ = me.cast(ConversationMsg::ModelEnded { work, call });
         }));
         resources.tasks.insert(work, AbortOnDrop(task));
     }

@@ -16,6 +16,7 @@ use crate::{
         store_health::{Paused, Probe},
     },
     journal::{Head, StoredEntry},
+    metrics_collector::Figure,
     ports::{AppendError, StoreError},
     task::AbortOnDrop,
 };
@@ -91,7 +92,7 @@ impl Live {
 
     fn begin_pause(&mut self) {
         self.commits.pause();
-        self.ports.counters.store_pauses.add(1);
+        self.tally.add(Figure::StorePaused);
         self.wait_status.set(WaitsFor::Store, &*self.ports.clock);
         let limit = Instant::now() + self.setup.limits.store_pause;
         self.pause = Some(Pause {

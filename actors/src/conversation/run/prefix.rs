@@ -10,23 +10,8 @@ use crate::{
     chat::{ModelRequest, ToolDefinition},
     conversation::run::Live,
     journal::EntryBody,
+    metrics_collector::{Figure, PrefixBreak},
 };
-
-/// Why the prefix of a call differs from that of the last call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::conversation) enum PrefixBreak {
-    /// The history was compacted.
-    Compaction,
-    /// A skill started or ended that narrows the tools or changes the model, or the list of skills
-    /// changed.
-    Skill,
-    /// History was imported, rewound, withdrawn or reset.
-    Edit,
-    /// The host has another system prompt, other tools or another model than before.
-    Configuration,
-    /// No entry announced a change. This must not happen.
-    Unknown,
-}
 
 /// What the last call sent.
 #[derive(Debug)]
@@ -123,21 +108,15 @@ impl Live {
         let Some(cause) = self.prefix.call(request) else {
             return;
         };
-        let counters = &self.ports.counters;
-        let counter = match cause {
-            PrefixBreak::Compaction => &counters.prefix_breaks_compaction,
-            PrefixBreak::Skill => &counters.prefix_breaks_skill,
-            PrefixBreak::Edit => &counters.prefix_breaks_edit,
-            PrefixBreak::Configuration => &counters.prefix_breaks_configuration,
-            PrefixBreak::Unknown => &counters.prefix_breaks_unknown,
-        };
-        counter.add(1);
         let tokens = self
             .durable
             .context
             .window
             .estimate(self.setup.context.fixed);
-        counters.rebilled_tokens.add(tokens);
+        self.tally.add(Figure::PrefixBroken {
+            cause,
+            rebilled_tokens: tokens,
+        });
         tracing::debug!(conversation = %self.scope.conversation, ?cause, tokens, "the provider's cache is missed");
     }
 }

@@ -13,6 +13,7 @@ use crate::{
     },
     ids::{PromptId, RoundId},
     journal::{AcceptedPrompt, WithdrawReason},
+    metrics_collector::Figure,
     ports::StoreError,
     stream::Failure,
     task::AbortOnDrop,
@@ -55,8 +56,7 @@ impl Live {
             // Asleep, it takes none of the memory that is missing.
             return Ok(self.sleep_if_idle(ExitReason::Hibernated));
         }
-        self.ports.counters.prompts.add(1);
-        self.tenant.figures().prompt();
+        self.tally.add(Figure::PromptAccepted);
         // Stored in wall time, so that a later activation takes the deadlines up again.
         let wall = |at: Instant| {
             let left = at.saturating_duration_since(Instant::now()).as_millis();

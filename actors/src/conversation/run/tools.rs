@@ -11,6 +11,7 @@ use crate::{
         run::{Flow, Live, progress::progress_of},
     },
     ids::{CallKey, RoundId, Seq, WorkId},
+    metrics_collector::Figure,
     stream::EventKind,
     subagent::{CREATE_SUBAGENT, Siblings},
     tool_executor::{
@@ -23,13 +24,13 @@ impl Live {
     fn environment(&self) -> ToolEnvironment {
         let resources = self.setup.resources.clone();
         let tools = self.tenant.tools().clone();
-        let counters = self.ports.counters.clone();
+        let collector = self.ports.collector.clone();
         // A subagent's artifacts and runs belong to its parent, so that the parent can read them.
         let owner = self
             .durable
             .parent(&self.scope)
             .unwrap_or_else(|| self.scope.clone());
-        ToolEnvironment::new(resources, tools, owner, counters)
+        ToolEnvironment::new(resources, tools, owner, collector)
     }
 
     /// The executor and the run for one attempt; starts the executor if the round has none.
@@ -140,13 +141,13 @@ impl Live {
 
     /// Publishes that a tool call will be retried.
     pub(super) fn publish_tool_retry(
-        &self,
+        &mut self,
         round_id: RoundId,
         attempt: u32,
         delay: Duration,
         reason: String,
     ) {
-        self.ports.counters.tool_retries.add(1);
+        self.tally.add(Figure::ToolRetried);
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         self.commits.writer.ephemeral(
             round_id,

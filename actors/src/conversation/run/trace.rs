@@ -12,7 +12,7 @@ use crate::{
     chat::{ModelRequest, Usage},
     conversation::round::ModelOutcome,
     ids::{RoundId, Scope},
-    metrics_collector::{FIGURES, Latencies, SPANS},
+    metrics_collector::{CallTimes, FIGURES, SPANS},
     policy::TraceSampling,
     ports::Entropy,
     tool_executor::is_word,
@@ -52,13 +52,11 @@ pub(in crate::conversation) fn round(
 /// Records the end of a round in its span and its figures.
 pub(in crate::conversation) fn turn_ended(
     span: Option<&Span>,
-    latencies: &Latencies,
     latency_ms: u64,
     stop_reason: &'static str,
     error: Option<&str>,
 ) {
     let latency = Duration::from_millis(latency_ms);
-    latencies.round.record(latency);
     if let Some(span) = span {
         span.record("latency_ms", latency_ms);
         span.record("stop_reason", stop_reason);
@@ -121,10 +119,9 @@ impl CallTrace {
     }
 
     /// Records that the round has its permit.
-    pub(in crate::conversation) fn permitted(&self, latencies: &Latencies) {
+    pub(in crate::conversation) fn permitted(&self) {
         let waited = self.began.elapsed();
         if self.queue_wait.set(waited).is_ok() {
-            latencies.queue_wait.record(waited);
             self.span.record("queue_wait_ms", ms(waited));
             if let Some(turn) = &self.turn {
                 turn.record("queue_wait_ms", ms(waited));
@@ -133,26 +130,23 @@ impl CallTrace {
     }
 
     /// Records the first content.
-    pub(in crate::conversation) fn first_chunk(&self, latencies: &Latencies) {
+    pub(in crate::conversation) fn first_chunk(&self) {
         let waited = self.began.elapsed();
         if self.first_chunk.set(waited).is_ok() {
-            latencies.first_chunk.record(waited);
             self.span.record("first_chunk_ms", ms(waited));
         }
     }
 
-    /// Records the end of the call in its span and its figures. `failed` is the usage of attempts
-    /// that failed.
+    /// Records the end of the call in its span and its figure event. `failed` is the usage of
+    /// attempts that failed. Returns how long its parts took.
     pub(in crate::conversation) fn ended(
         &self,
-        latencies: &Latencies,
         provider: &str,
         model: &str,
         outcome: &ModelOutcome,
         failed: &Usage,
-    ) {
+    ) -> CallTimes {
         let took = self.began.elapsed();
-        latencies.model_call.record(took);
         let (finish, usage, error) = match outcome {
             ModelOutcome::Completed { completion, .. } => {
                 (completion.raw_stop.as_deref(), completion.usage, None)
@@ -177,6 +171,11 @@ impl CallTrace {
             output_tokens = usage.output,
             error = error.unwrap_or(""),
         );
+        CallTimes {
+            took,
+            queue_wait: self.queue_wait.get().copied(),
+            first_chunk: self.first_chunk.get().copied(),
+        }
     }
 
     fn record(&self, finish: Option<&str>, usage: &Usage, error: Option<&str>) {

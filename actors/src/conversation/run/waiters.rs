@@ -3,6 +3,7 @@
 use crate::{
     conversation::{ConversationError, commit::after_commit::Waiter, round::Refusal, run::Live},
     ids::WaiterId,
+    metrics_collector::Figure,
     small_map::SmallMap,
 };
 
@@ -39,8 +40,9 @@ impl Waiters {
 impl Live {
     /// Answers a caller with a refusal, and counts it.
     pub(super) fn refuse(&mut self, waiter: WaiterId, refusal: Refusal) {
-        self.ports.counters.refusals.add(1);
-        self.tenant.figures().refused(refusal.code());
+        self.tally.add(Figure::Refused {
+            code: refusal.code(),
+        });
         if let Some(waiter) = self.waiters.take(waiter) {
             waiter.refuse(refusal.into());
         }

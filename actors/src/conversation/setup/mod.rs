@@ -26,7 +26,7 @@ use crate::{
     ids::{ConversationId, Scope},
     journal::Durable,
     limits::Limits,
-    metrics_collector::Counters,
+    metrics_collector::MetricsCollectorRef,
     model_gateway::{CallClass, ModelGatewayRef, exact::ExactCounter},
     policy::{Budget, Pricing, TraceSampling},
     ports::{Clock, Entropy, EventStore, Hook, PermissionLevel, Schemas, SessionBackend},
@@ -47,8 +47,8 @@ pub struct Ports {
     pub clock: Arc<dyn Clock>,
     /// Source of ids and of the jitter of retries.
     pub entropy: Arc<dyn Entropy>,
-    /// Counters of the whole host, read by `/metrics`.
-    pub counters: Arc<Counters>,
+    /// What happens is reported here.
+    pub(crate) collector: MetricsCollectorRef,
 }
 
 /// What a receiver outside is informed of, and who waits for the messages.

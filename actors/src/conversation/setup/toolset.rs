@@ -6,8 +6,8 @@ use std::{collections::HashMap, sync::Arc};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    chat::{RawJson, ToolDefinition, ambiguity, is_tool_name},
-    limits::TOOL_INPUT_BYTES_MAX,
+    chat::{RawJson, ToolDefinition, ambiguity, is_tool_name, values_in},
+    limits::{JSON_VALUES_MAX, TOOL_INPUT_BYTES_MAX},
     ports::{SchemaCheck, Schemas, Tool, ToolSpec},
     tool::{OutputLevel, ToolError},
 };
@@ -180,6 +180,13 @@ impl Toolset {
             let message = format!(
                 "the arguments have {} bytes; at most {TOOL_INPUT_BYTES_MAX} are allowed",
                 input.as_str().len()
+            );
+            return Err(ToolError::invalid(message));
+        }
+        let values = values_in(input.as_str().as_bytes());
+        if values > JSON_VALUES_MAX {
+            let message = format!(
+                "the arguments have {values} JSON values; at most {JSON_VALUES_MAX} are allowed"
             );
             return Err(ToolError::invalid(message));
         }
@@ -392,6 +399,22 @@ mod tests {
         assert_eq!(
             refused(r#"{"path":"x","lines":[18446744073709551617]}"#),
             "the arguments: the number 18446744073709551617 has more digits than are kept: send it as text"
+        );
+    }
+
+    #[test]
+    fn arguments_of_very_many_values_are_refused_before_they_are_read() {
+        let set = three();
+        let of = |values: usize| {
+            let items = vec!["0"; values - 2].join(",");
+            RawJson::from_text(format!(r#"{{"path":"[,{{","items":[{items}]}}"#)).unwrap()
+        };
+        let refused = |values| set.check_arguments("a", &of(values)).err();
+
+        assert_eq!(refused(JSON_VALUES_MAX), None);
+        assert_eq!(
+            refused(JSON_VALUES_MAX + 1).unwrap().message,
+            "the arguments have 100001 JSON values; at most 100000 are allowed"
         );
     }
 

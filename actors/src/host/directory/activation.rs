@@ -18,6 +18,7 @@ use crate::{
     },
     host::fan_out_context::FanOutContext,
     ids::Scope,
+    metrics_collector::Figure,
 };
 
 impl Directory {
@@ -191,10 +192,10 @@ impl LeaseIssuer for Directory {
     /// Restarting, refusing held messages and ending streams follow after the guard is released.
     fn ended(&self, scope: &Scope, generation: u64, end: &ExitReason, appends: &UnsettledAppends) {
         let now = self.started.elapsed();
-        let counters = &self.ports.counters;
+        let count = |figure| self.ports.collector.count(Some(&scope.tenant), figure);
         match end {
-            ExitReason::Hibernated | ExitReason::Drained => counters.hibernations.add(1),
-            ExitReason::Crashed => counters.crashes.add(1),
+            ExitReason::Hibernated | ExitReason::Drained => count(Figure::Hibernated),
+            ExitReason::Crashed => count(Figure::Crashed),
             ExitReason::Conflict
             | ExitReason::Overtaken
             | ExitReason::Contested(_)

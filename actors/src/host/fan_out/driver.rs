@@ -40,6 +40,7 @@ use crate::{
     ids::{ConversationId, RoundId, Scope, Seq},
     journal::FanOutKeys,
     limits::PROMPT_BYTES_MAX,
+    metrics_collector::Figure,
     ports::{ArtifactStore, BoxFuture},
     stream::{Failure, RoundEnd},
     tenant::{NoRoom, NotAdmitted, Seat, Tenant},
@@ -322,7 +323,7 @@ impl Driver {
                 Ok(Err(NoRoom::Full)) => {
                     let why = NotAdmitted::StoredBytes;
                     let _ = self.tenant.refuse::<()>(why);
-                    ports.counters.refusals.add(1);
+                    ports.collector.count(None, Figure::NotAdmitted);
                     return self.never_began(index, refused(&why.into()));
                 }
                 Err(error) => return self.never_began(index, refused(&error)),

@@ -265,7 +265,7 @@ async fn without_a_budget_nothing_more_is_journaled_and_a_known_price_is_reporte
             .cost_micro_usd,
         9000
     );
-    assert_eq!(priced.ports().counters.cost_micro_usd.get(), 9000);
+    assert_eq!(priced.figures().await.total.cost_micro_usd, 9000);
     assert_eq!(
         conversation(&plain)
             .state()
@@ -679,6 +679,46 @@ async fn a_call_that_its_host_did_not_survive_counts_in_full() {
     assert_eq!(
         (end.text.as_str(), settled),
         ("ok", vec![(reserved[0], true), (20, false)])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_end_when_their_tenants_time_is_used_up() {
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("done").after(Duration::from_secs(600)),
+    ));
+    let host = builder(&model).build().await.unwrap();
+    let tenant = host.tenant("acme");
+    let budget = Budget::default().with_time(Duration::from_secs(30));
+    tenant.set_budget(budget).unwrap();
+    let began = tokio::time::Instant::now();
+    let mut rounds = Vec::new();
+    for number in 0..10 {
+        let conversation = tenant.conversation(format!("c-{number}").as_str());
+        rounds.push(conversation.send("go").await.unwrap());
+    }
+
+    let ends = rounds
+        .into_iter()
+        .map(|mut round| async move { round.outcome().await });
+    let ends = futures_util::future::join_all(ends).await;
+
+    for end in ends {
+        assert_eq!(
+            end.unwrap().error.map(|error| error.message).as_deref(),
+            Some("the tenant's budget of 30 s is used up")
+        );
+    }
+    let spent = tenant.spent().unwrap().wall_ms;
+    assert!((30_000..=40_000).contains(&spent), "{spent} ms");
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "ten rounds at once"
+    );
+    let mut refused = tenant.conversation("late").send("go").await.unwrap();
+    assert_eq!(
+        refused.outcome().await.unwrap().stop_reason,
+        StopReason::Budget
     );
 }
 

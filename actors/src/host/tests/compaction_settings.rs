@@ -193,7 +193,7 @@ async fn filled(
         tokio::time::sleep(Duration::from_secs(1)).await; // Time for the summaries.
         let first = conversation(&host).messages().await.unwrap().swap_remove(0);
         firsts.push(first.wire_str().to_owned());
-        if host.0.ports.counters.read().compactions >= 2 {
+        if host.figures().await.total.compactions >= 2 {
             if left == 0 {
                 return (host, model, firsts, slowest);
             }
@@ -212,7 +212,7 @@ async fn a_summary_that_fails_is_counted_and_the_summary_by_rules_stays() {
     })
     .await;
 
-    let counted = host.0.ports.counters.read();
+    let counted = host.figures().await.total;
     assert!(
         counted.summaries == 0 && counted.summaries_failed >= 1,
         "{counted:?}"
@@ -234,7 +234,7 @@ async fn summaries_that_panic_leave_their_places_to_later_ones() {
     })
     .await;
 
-    let counted = host.0.ports.counters.read();
+    let counted = host.figures().await.total;
     assert!(
         counted.summaries_failed >= 3 && counted.summaries >= 1,
         "{counted:?}"
@@ -294,7 +294,7 @@ async fn a_shutdown_ends_the_summary_that_is_being_written() {
         "{:?}",
         began.elapsed()
     );
-    assert_eq!(host.0.ports.counters.read().summaries, 0);
+    assert_eq!(host.figures().await.total.summaries, 0);
 }
 
 /// The window has room for 7500 tokens; the prompts fill it slowly.

@@ -184,13 +184,13 @@ async fn many_rounds_fit_a_window_of_eight_thousand_tokens() {
     }
 
     let state = conversation.state().await.unwrap();
+    let counted: Reading = host.figures().await.total;
     let seen = seen.lock();
     assert_eq!(
         seen.faults,
         Vec::<String>::new(),
         "every request fits and is valid"
     );
-    let counted: Reading = host.0.ports.counters.read();
     assert_eq!(
         (seen.breaks, counted.prefix_breaks_unknown),
         (counted.compactions, 0),
@@ -314,7 +314,7 @@ async fn a_provider_that_counts_is_asked_where_its_model_is_configured_so() {
         ),
         ("yes", 1)
     );
-    assert_eq!(host.0.ports.counters.read().compactions, 0);
+    assert_eq!(host.figures().await.total.compactions, 0);
 }
 
 #[tokio::test]
@@ -598,7 +598,7 @@ async fn a_background_summary_is_used_at_the_next_compaction_and_no_turn_waits_f
         tokio::time::sleep(Duration::from_secs(1)).await; // Time for the summaries.
         let first = conversation.messages().await.unwrap().swap_remove(0);
         if first.wire_str().contains("BACKGROUND SUMMARY") {
-            summarised = Some((round, host.0.ports.counters.read()));
+            summarised = Some((round, host.figures().await.total));
             break;
         }
     }
@@ -716,9 +716,8 @@ async fn run_to_a_compaction(memory_flush: bool, tools: &[&str]) -> (Vec<String>
         .unwrap();
     let conversation = conversation(&host);
     answer(&conversation, "the vault's number is 4711".into()).await;
-    let counters = &host.0.ports.counters;
     let mut rounds = 0;
-    while counters.read().compactions == 0 {
+    while host.figures().await.total.compactions == 0 {
         rounds += 1;
         assert!(rounds < 200, "the context is compacted at some time");
         let prompt = format!("{rounds}: {}", "say more of the matter ".repeat(20));
@@ -729,7 +728,7 @@ async fn run_to_a_compaction(memory_flush: bool, tools: &[&str]) -> (Vec<String>
         .map(|(_, starts)| starts.load(std::sync::atomic::Ordering::SeqCst))
         .sum();
     let seen = reminded.lock().clone();
-    (seen, saved, counters.read())
+    (seen, saved, host.figures().await.total)
 }
 
 #[tokio::test]

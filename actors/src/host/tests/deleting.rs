@@ -65,10 +65,10 @@ async fn deleting_what_is_not_there_says_so_and_what_sleeps_is_deleted_without_w
         .unwrap();
     host.hibernate_idle();
     until("it sleeps", || host.awake() == 0).await;
-    let lives = host.report().await.total.lives;
+    let lives = host.figures().await.total.lives;
 
     assert_eq!(conversation(&host).delete().await, Ok(true));
-    assert_eq!(host.report().await.total.lives, lives);
+    assert_eq!(host.figures().await.total.lives, lives);
     is_gone(&host, &store).await;
     assert_eq!(conversation(&host).delete().await, Ok(false));
 }
@@ -242,17 +242,15 @@ async fn a_conversation_that_waits_after_a_crash_is_deleted_and_stays_so() {
         .unwrap();
     let round = conversation(&host).send("go").await.unwrap();
     let watcher = tokio::spawn(end_of(round));
-    until("it crashed", || host.0.ports.counters.crashes.get() == 1).await;
+    while host.figures().await.total.crashes == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 
     assert_eq!(conversation(&host).delete().await, Ok(true));
 
     assert_eq!(watcher.await.unwrap(), "deleted");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(
-        host.0.ports.counters.crashes.get(),
-        1,
-        "no next life begins"
-    );
+    assert_eq!(host.figures().await.total.crashes, 1, "no next life begins");
     is_gone(&host, &store).await;
 }
 
@@ -463,6 +461,13 @@ async fn an_erased_tenant_leaves_nothing_and_its_neighbour_everything() {
         usage,
         crate::tenant::TenantUsage::default(),
         "the counters start at 0 again"
+    );
+    let of_tenants = host.figures().await.tenants;
+    let own = of_tenants.iter().find(|(id, _)| id.as_str() == "acme");
+    assert_eq!(
+        own.map(|(_, figures)| figures),
+        Some(&crate::metrics_collector::TenantReading::default()),
+        "and so do the figures"
     );
     let mut again = host
         .tenant("acme")

@@ -918,7 +918,7 @@ async fn ten_thousand_ephemeral_tasks_leave_nothing_behind() {
         "there is nothing to go on with"
     );
     assert_eq!(
-        host.report().await.total.rounds,
+        host.figures().await.total.rounds,
         10_000,
         "figures count them"
     );

@@ -28,8 +28,9 @@ impl Clock for Shared {
     }
 }
 
-fn of(host: &Host, tenant: &str) -> TenantReading {
-    host.figures()
+async fn of(host: &Host, tenant: &str) -> TenantReading {
+    let figures = host.figures().await;
+    figures
         .tenants
         .into_iter()
         .find(|(id, _)| id.as_str() == tenant)
@@ -126,8 +127,8 @@ async fn a_tenants_figures_count_what_happened_and_no_other_tenants() {
         .await
         .unwrap();
 
-    let acme = of(&host, "acme");
-    let figures = host.figures();
+    let acme = of(&host, "acme").await;
+    let figures = host.figures().await;
     assert_eq!(
         (
             acme.prompts,
@@ -142,7 +143,7 @@ async fn a_tenants_figures_count_what_happened_and_no_other_tenants() {
         (acme.usage.input(), acme.usage.output),
         (figures.total.input_tokens, figures.total.output_tokens)
     );
-    assert_eq!(of(&host, "umbrella"), TenantReading::default());
+    assert_eq!(of(&host, "umbrella").await, TenantReading::default());
     let times = figures.latencies;
     assert_eq!(
         (
@@ -177,7 +178,7 @@ async fn a_conversation_that_sleeps_is_not_counted_as_awake() {
         .outcome()
         .await
         .unwrap();
-    assert_eq!((of(&host, "acme").awake, host.awake()), (1, 1));
+    assert_eq!((of(&host, "acme").await.awake, host.awake()), (1, 1));
 
     host.hibernate_idle();
     while host.awake() > 0 {
@@ -185,7 +186,7 @@ async fn a_conversation_that_sleeps_is_not_counted_as_awake() {
         host.hibernate_idle();
     }
 
-    assert_eq!(of(&host, "acme").awake, 0);
+    assert_eq!(of(&host, "acme").await.awake, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -193,10 +194,10 @@ async fn who_reads_figures_does_not_keep_the_host_alive() {
     let host: Host = super::host(&Arc::new(ScriptedModel::replies([]))).await;
     let reader = host.figures_reader();
 
-    assert!(reader.read().is_some());
+    assert!(reader.read().await.is_some());
     drop(host);
 
-    assert!(reader.read().is_none());
+    assert!(reader.read().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -219,7 +220,7 @@ async fn a_wait_for_a_permit_of_the_gateway_is_a_queue_wait() {
     let (one, two) = tokio::join!(one.outcome(), two.outcome());
 
     assert!(one.is_ok() && two.is_ok());
-    let waited = host.figures().latencies.queue_wait;
+    let waited = host.figures().await.latencies.queue_wait;
     assert!(
         (19_000_000..=21_000_000).contains(&waited.sum_us),
         "one of them waited for the other: {waited:?}"
@@ -256,7 +257,7 @@ async fn conversations_are_counted_by_the_state_of_their_place() {
     let refused = host.tenant("acme").conversation("broken").send("one").await;
 
     assert!(refused.is_err());
-    let slots = host.figures().slots;
+    let slots = host.figures().await.slots;
     assert_eq!(
         slots,
         SlotCounts {

@@ -92,7 +92,7 @@ async fn fifty_images_go_on_answering_and_the_prefix_changes_in_steps() {
     assert!((6..10).contains(&images_in(last)), "{}", images_in(last));
     assert_eq!(last.messages.last().unwrap().attached().len(), 1);
     assert!(breaks(&requests) <= 18, "{} breaks", breaks(&requests));
-    let counted = host.0.ports.counters.read();
+    let counted = host.figures().await.total;
     assert_eq!(counted.prefix_breaks_unknown, 0);
     assert_eq!(counted.prefix_breaks_compaction, breaks(&requests) as u64);
 }
@@ -199,7 +199,7 @@ async fn text_with_too_many_bytes_is_compacted_and_a_single_prompt_is_refused_by
         .await;
         assert_eq!(outcome.text, "seen", "prompt {number}");
     }
-    let compactions = host.0.ports.counters.read().compactions;
+    let compactions = host.figures().await.total.compactions;
     let outcome = look(&conversation, Prompt::text("word ".repeat(20_000))).await;
 
     assert!((2..20).contains(&compactions), "{compactions}");

@@ -305,7 +305,7 @@ async fn a_model_that_answers_again_has_its_own_window_back() {
 
     assert_eq!(said.outcome().await.unwrap().text, "first");
     assert_eq!(
-        host.0.ports.counters.read().compactions,
+        host.figures().await.total.compactions,
         0,
         "a small fallback makes no context smaller while it is not asked"
     );

@@ -62,7 +62,7 @@ async fn a_crashed_conversation_reloads_from_its_journal() {
     assert_eq!(
         (
             starts.load(Ordering::SeqCst),
-            host.report().await.total.crashes
+            host.figures().await.total.crashes
         ),
         (2, 1)
     );
@@ -99,7 +99,7 @@ async fn a_conversation_that_crashes_again_and_again_fails_its_callers() {
         (error.code(), refused.code()),
         ("conversation_failed", "conversation_failed")
     );
-    assert_eq!(host.report().await.total.crashes, 4);
+    assert_eq!(host.figures().await.total.crashes, 4);
 }
 
 #[tokio::test(start_paused = true)]
@@ -285,7 +285,7 @@ async fn outages_of_the_store_do_not_count_as_crashes_of_a_round() {
     }
     tokio::time::sleep(Duration::from_secs(60)).await;
 
-    assert_eq!(host.report().await.total.crashes, 0);
+    assert_eq!(host.figures().await.total.crashes, 0);
     let last = talk.messages().await.unwrap().last().unwrap().text();
     assert_eq!(last, "done");
 }
@@ -542,7 +542,7 @@ async fn a_burst_on_conversations_that_fall_asleep_all_the_time_loses_nothing() 
             .into_iter()
             .all(|length| length.unwrap() == PROMPTS * 2)
     );
-    assert_eq!(host.report().await.total.crashes, 0);
+    assert_eq!(host.figures().await.total.crashes, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -669,7 +669,7 @@ async fn a_dead_supervisor_costs_no_turn() {
         "{:?}",
         began.elapsed()
     );
-    assert_eq!(host.report().await.total.rounds, 8);
+    assert_eq!(host.figures().await.total.rounds, 8);
 }
 
 /// A resource that counts how often it was closed. Closing never ends if it `hangs`.
@@ -770,7 +770,7 @@ async fn a_crash_before_the_store_answered_orphans_no_round() {
 
         let last = talk.messages().await.unwrap().last().unwrap().text();
         assert_eq!(last, "done", "append {slow}");
-        let report = host.report().await.total;
+        let report = host.figures().await.total;
         assert_eq!(report.crashes, 1, "append {slow}");
     }
 }

@@ -439,6 +439,7 @@ async fn a_summary_is_charged_its_own_models_price_and_not_made_without_one() {
         let model = model();
         let compaction = CompactionSettings {
             summary_model: Some(summary_model.into()),
+            max_cost_per_hour: 100.0,
             ..CompactionSettings::default()
         };
         let host = builder(&model)
@@ -449,7 +450,7 @@ async fn a_summary_is_charged_its_own_models_price_and_not_made_without_one() {
             .await
             .unwrap();
         host.tenant("acme")
-            .set_budget(Budget::default().with_usd(10.0))
+            .set_budget(Budget::default().with_usd(1000.0))
             .unwrap();
         let talk = (0..60).flat_map(|n| {
             let said = format!("{n} {}", "words ".repeat(200));
@@ -473,5 +474,130 @@ async fn a_summary_is_charged_its_own_models_price_and_not_made_without_one() {
             (charged, asked * 45_000),
             "{summary_model}"
         );
+    }
+}
+
+/// A conversation of `acme` with a long history, and how many bytes that is to its summary.
+async fn talked(host: &Host) -> ConversationHandle {
+    let talk = (0..60).flat_map(|n| {
+        let said = format!("{n} {}", "words ".repeat(200));
+        [
+            crate::chat::Message::user(said.clone()),
+            crate::chat::Message::assistant(said),
+        ]
+    });
+    let conversation = conversation(host);
+    conversation.import(talk.collect()).await.unwrap();
+    conversation
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_summary_that_is_cut_off_is_charged_as_if_it_had_ended() {
+    let reported = Usage {
+        input_uncached: 5000,
+        output: 1,
+        ..Usage::default()
+    };
+    for (reports, ends) in [
+        (false, "delete"),
+        (true, "delete"),
+        (true, "reset"),
+        (true, "late"),
+    ] {
+        let reply = Reply::text("SUMMARY");
+        let reply = match reports {
+            true => reply.reports_first(reported).then_stall(),
+            false => reply.after(Duration::from_secs(3600)),
+        };
+        let model = Arc::new(ScriptedModel::always(reply));
+        let settings = CompactionSettings {
+            max_summary_tokens: 1000,
+            ..CompactionSettings::default()
+        };
+        let host = builder(&model)
+            .model("own")
+            .prices(prices())
+            .compaction(settings)
+            .build()
+            .await
+            .unwrap();
+        let conversation = talked(&host).await;
+        let asking = tokio::spawn({
+            let conversation = conversation.clone();
+            async move { conversation.compact_with_summary().await }
+        });
+        model.until(|counts| counts.started > 0).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let started = model.counts().started as u64;
+        assert_eq!(model.counts().dropped, 0);
+
+        match ends {
+            "delete" => drop(conversation.delete().await.unwrap()),
+            "reset" => conversation.reset().await.unwrap(),
+            _ => tokio::time::sleep(Duration::from_secs(60)).await,
+        }
+        drop(asking);
+        model
+            .until(|counts| counts.started == counts.dropped + counts.finished)
+            .await;
+
+        let least = started * if reports { 5000 + 1000 } else { 1000 };
+        let spent = host.tenant("acme").spent().unwrap();
+        assert!(
+            spent.tokens >= least && spent.micro_usd == spent.tokens,
+            "{ends}, reports: {reports}: {spent:?} for {started} calls"
+        );
+        let figures = host.figures().await.total;
+        assert_eq!(figures.cost_micro_usd, spent.micro_usd, "{ends}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_part_of_a_summary_is_sent_without_the_money_for_all() {
+    let model = model();
+    let host = builder(&model)
+        .model("own")
+        .prices(prices())
+        .build()
+        .await
+        .unwrap();
+    let talk = (0..400).flat_map(|n| {
+        let said = format!("{n} {}", "words ".repeat(400));
+        [
+            crate::chat::Message::user(said.clone()),
+            crate::chat::Message::assistant(said),
+        ]
+    });
+    conversation(&host).import(talk.collect()).await.unwrap();
+    host.tenant("acme")
+        .set_budget(Budget::default().with_tokens(40_000))
+        .unwrap();
+
+    conversation(&host).compact_with_summary().await.unwrap();
+
+    assert_eq!(model.requests().len(), 0);
+    assert_eq!(host.tenant("acme").spent().unwrap().tokens, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_hour_of_summaries_counts_what_their_model_costs() {
+    for (summary_model, is_made) in [("own", true), ("dear", false)] {
+        let model = model();
+        let settings = CompactionSettings {
+            summary_model: Some(summary_model.into()),
+            max_cost_per_hour: 1.0,
+            ..CompactionSettings::default()
+        };
+        let host = builder(&model)
+            .model("own")
+            .prices(prices())
+            .compaction(settings)
+            .build()
+            .await
+            .unwrap();
+
+        talked(&host).await.compact_with_summary().await.unwrap();
+
+        assert_eq!(!model.requests().is_empty(), is_made, "{summary_model}");
     }
 }

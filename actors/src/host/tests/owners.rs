@@ -119,7 +119,7 @@ async fn a_host_that_is_not_sure_to_own_reads_the_head_before_it_starts_work() {
 
     // No other host took the conversation, so the head says that it goes on here.
     assert_eq!(reply.outcome().await.unwrap().text, "ok");
-    assert_eq!(one.report().await.total.store_pauses, 1);
+    assert_eq!(one.figures().await.total.store_pauses, 1);
     assert_eq!(model.counts().started, 2);
 }
 

@@ -146,7 +146,7 @@ async fn every_bound_refuses_at_once_with_a_hint_and_wakes_no_conversation() {
         } else {
             drop(say(&host, "one", "hang").await.unwrap());
         }
-        let lives = host.report().await.total.lives;
+        let lives = host.figures().await.total.lives;
         let began = tokio::time::Instant::now();
 
         let (named, retry_after_ms) = refusal(say(&host, "two", "Hi").await);
@@ -158,7 +158,7 @@ async fn every_bound_refuses_at_once_with_a_hint_and_wakes_no_conversation() {
         );
         assert_eq!(
             (
-                host.report().await.total.lives,
+                host.figures().await.total.lives,
                 host.awake(),
                 began.elapsed()
             ),
@@ -166,7 +166,7 @@ async fn every_bound_refuses_at_once_with_a_hint_and_wakes_no_conversation() {
             "{what}"
         );
         assert_eq!(host.tenant("acme").usage().unwrap().refused, refused);
-        assert_eq!(host.0.ports.counters.refusals.get(), 1, "{what}");
+        assert_eq!(host.figures().await.total.refusals, 1, "{what}");
         let other = host
             .tenant("other")
             .conversation("two")

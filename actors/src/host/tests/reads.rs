@@ -15,6 +15,7 @@ use crate::{
     limits::{
         AWAKE_SNAPSHOT_ENTRIES, Limits, TENANT_LOADS_MAX, TENANT_MEASUREMENTS_MAX, TENANT_READS_MAX,
     },
+    metrics_collector::MetricsCollectorRef,
     policy::Budget,
     ports::Clock,
     testing::{Fault, FaultPlan, FaultySessions, Reply, ScriptedModel, TestSize},
@@ -156,7 +157,7 @@ async fn a_conversation_that_never_sleeps_has_a_snapshot() {
 
     let upto = snapshot().await.unwrap();
     assert!(upto >= AWAKE_SNAPSHOT_ENTRIES, "{upto}");
-    assert_eq!(host.report().await.total.hibernations, 0);
+    assert_eq!(host.figures().await.total.hibernations, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -502,7 +503,10 @@ fn a_large_history_that_is_imported_or_copied_stops_no_other_conversation() {
 #[tokio::test]
 async fn large_histories_of_a_tenant_are_in_no_other_tenants_way_and_keep_their_places() {
     let host = host_on(&faulty(), Limits::default()).await;
-    let compactor = CompactorRef::new(CompactionSettings::default(), Arc::default());
+    let compactor = CompactorRef::new(
+        CompactionSettings::default(),
+        MetricsCollectorRef::default(),
+    );
     let [flood, calm] = ["flood", "calm"].map(|id| host.0.tenants.get(&id.parse().unwrap()));
     let mut gates = Vec::new();
     let mut floods = tokio::task::JoinSet::new();

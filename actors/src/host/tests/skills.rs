@@ -175,7 +175,7 @@ async fn an_activated_skill_speaks_behind_the_results_and_narrows_the_tools() {
         (state.metrics.skill_activations, state.skills.stack.depth()),
         (1, 0)
     );
-    assert_eq!(host.report().await.total.skill_activations, 1);
+    assert_eq!(host.figures().await.total.skill_activations, 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -856,7 +856,7 @@ async fn a_conversation_and_its_subagents_spend_one_budget() {
         .outcome()
         .await;
 
-    let total = host.report().await.total;
+    let total = host.figures().await.total;
     let spent = total.input_tokens + total.output_tokens;
     assert!(
         (3000..=5000).contains(&spent),

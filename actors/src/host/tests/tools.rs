@@ -512,7 +512,7 @@ async fn a_result_from_the_cache_has_the_id_of_the_call_that_it_answers() {
     let mut reply = conversation(&host).send("go").await.unwrap();
     reply.outcome().await.unwrap();
 
-    assert_eq!(host.figures().total.tool_cache_hits, 1);
+    assert_eq!(host.figures().await.total.tool_cache_hits, 1);
     let requests = model.requests();
     let messages: Vec<_> = requests[2].messages.iter().collect();
     let [.., first, first_result, second, second_result] = messages.as_slice() else {
@@ -786,7 +786,7 @@ async fn at_most_twelve_actor_wake_ups_for_a_turn_with_one_tool() {
     let conversation = conversation(&host);
 
     for turn in ["first, which loads", "second"] {
-        let before = host.report().await.total.wake_ups;
+        let before = host.figures().await.total.wake_ups;
         conversation
             .send(turn)
             .await
@@ -794,7 +794,7 @@ async fn at_most_twelve_actor_wake_ups_for_a_turn_with_one_tool() {
             .outcome()
             .await
             .unwrap();
-        let wake_ups = host.report().await.total.wake_ups - before;
+        let wake_ups = host.figures().await.total.wake_ups - before;
 
         assert!(wake_ups <= 12, "{turn}: {wake_ups} wake-ups");
     }

@@ -58,7 +58,7 @@ async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
             model: "small".into()
         })
     );
-    let counted = gateway.0.counters.read();
+    let counted = gateway.0.collector.read().await.host;
     assert_eq!(counted.prefix_breaks_configuration, 1);
     assert!(counted.rebilled_tokens > 0);
 }

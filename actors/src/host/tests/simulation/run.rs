@@ -358,7 +358,7 @@ fn check_bounds(people: &People) {
 async fn check_host(people: &People) {
     let (world, host) = (&people.world, &people.host);
     if host.awake() > 0 {
-        let slots = host.figures().slots;
+        let slots = host.figures().await.slots;
         world.violated(format!(
             "{} conversations are awake in the end: {slots:?}",
             host.awake()
@@ -383,7 +383,7 @@ async fn check_host(people: &People) {
             ));
         }
     }
-    let crashes = host.report().await.total.crashes;
+    let crashes = host.figures().await.total.crashes;
     // A deletion ends an activation that waits for the store, and that counts as a crash.
     if crashes > 0 && world.with(|facts| facts.erased.is_empty() && facts.tenants_erased.is_empty())
     {
