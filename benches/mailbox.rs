@@ -1,4 +1,5 @@
-//! What would a turn pay if the directory, the gateway, the tenants and the counters were actors?
+//! What would a turn pay if the directory, the gateway and the tenants were actors, and what does it
+//! pay because figures come to an actor by message?
 //!
 //! Seats of a limited number are taken and given back: behind a short lock, and by an actor that is
 //! asked with a call and gets the return with a cast. A figure is added: with an atomic counter, and

@@ -11,8 +11,8 @@
 //! ├─ ConversationSupervisor × 16  by hash of tenant and conversation; owns, restarts nothing
 //! │   └─ Conversation             one journal, one round at a time; started by the directory alone
 //! │       └─ ToolExecutor         lives for a round that uses tools
-//! ├─ Compactor                    makes background summaries, lends its pool to measure contexts
-//! └─ MetricsCollector             reads sharded counters on a tick
+//! ├─ Compactor                    owns the background summaries, lends its pool to measure contexts
+//! └─ MetricsCollector             adds up the figures that the others send
 //! ```
 //! Three shared structures have short locks instead of a mailbox: the directory (active
 //! conversations), the model gateway (permits, retries, circuit breaker) and the tenants (seats,

@@ -9,8 +9,8 @@ use crate::ids::TenantId;
 /// Figures that are sent before a sender asks for it, so that a tally stays small.
 const FIGURES_MAX: usize = 64;
 
-/// What one sender counted since its last message to the collector. Counting is an addition to a
-/// vector that nobody else sees. Dropping the tally sends the rest, also when its owner panics.
+/// What one sender counted since its last message to the collector. Counting adds to a vector
+/// that only the sender has. Dropping the tally sends the rest, also when its owner panics.
 pub(crate) struct Tally {
     collector: MetricsCollectorRef,
     tenant: TenantId,
