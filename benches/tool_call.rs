@@ -30,7 +30,7 @@ use callboard::{
     tool::{OutputLevel, ToolError},
     tool_executor::{
         LoneCall, Run, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest,
-        call_once,
+        ToolReport, call_once,
     },
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -112,7 +112,11 @@ async fn ours(calls: u32) {
     let (parent, _) = Actor::spawn(None, NoParent, ()).await.unwrap();
     let (report, mut reported) = mpsc::channel(1);
     let args = ToolExecutorArgs {
-        report: Arc::new(move |_, result, _| drop(report.try_send(result))),
+        report: Arc::new(move |ended| {
+            if let ToolReport::Ended { result, .. } = ended {
+                drop(report.try_send(result));
+            }
+        }),
         progress: Arc::new(|_| Progress::silent()),
         environment: ToolEnvironment::alone(scope()),
         cancel: CancellationToken::new(),

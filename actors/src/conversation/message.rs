@@ -20,7 +20,7 @@ use crate::{
     reads::ReadPermit,
     stream::Failure,
     tenant::{NotAdmitted, Seat},
-    tool_executor::RunResult,
+    tool_executor::{Again, RunResult},
 };
 
 /// Why a conversation did not serve a request.
@@ -230,6 +230,8 @@ pub enum ConversationMsg {
         result: Box<RunResult>,
         /// Milliseconds since the call first started, over all attempts.
         duration_ms: u64,
+        /// Whether the executor tries again; `None` if the result is final.
+        again: Option<Again>,
     },
     /// From a timer: retry a tool call.
     RetryDue {

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use super::{
-    RunResult, ToolEnvironment, ToolInvocationRequest,
+    Again, RunResult, ToolEnvironment, ToolInvocationRequest,
     message::Run,
     outcome::outcome,
     run::{ran_ms, run},
@@ -77,17 +77,11 @@ pub async fn call_once(
         .await;
         trace::ended(&span, spec.name(), began, &result);
         let duration_ms = ran_ms(attempt.ran_ms, began, &attempt.waited_ms);
-        let again = result.error_type().is_some_and(|kind| {
-            attempt
-                .request
-                .should_retry(&spec.retry, kind, attempt.attempt)
-        }) && (spec.effect.may_repeat() || result.not_started())
-            && !cancel.is_cancelled();
-        if again {
+        if let Some(again) = Again::after_run(&attempt, &result) {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}
-                () = sleep(spec.retry.delay(attempt.attempt)) => {
+                () = sleep(again.delay) => {
                     last_error = Some(outcome(result, spec.effect, &attempt.request.tool_call_id).words());
                     attempt = Arc::new(attempt.next(duration_ms));
                     continue;

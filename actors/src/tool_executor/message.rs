@@ -4,9 +4,9 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use tracing::Span;
 
-use super::{RunResult, ToolInvocationRequest};
+use super::{Again, RunResult, ToolInvocationRequest};
 use crate::{
-    ids::{CallKey, WorkId},
+    ids::{CallKey, Seq, WorkId},
     ports::Tool,
     subagent::Siblings,
     tool::OutputLevel,
@@ -90,5 +90,12 @@ pub(crate) enum ToolExecutorMsg {
         result: RunResult,
         /// How long all attempts ran, in milliseconds, without the pauses between them.
         duration_ms: u64,
+        /// The coming attempt, the batch of the call, and its index there; `None` if the result is final.
+        again: Option<(Again, (Seq, u32))>,
+    },
+    /// From its own timer: the pause before another attempt is over.
+    PauseOver {
+        /// The batch of the call, and its index there.
+        place: (Seq, u32),
     },
 }

@@ -1,12 +1,15 @@
 //! Runs the tool calls of a round. The conversation decides when a call starts (`plan`, pure). The
-//! executor turns each start into a task, and the task's end, timeout or panic into a result.
+//! executor turns each start into a task, and the task's end, timeout or panic into a result. A call
+//! that may be tried again it tries again (`again`, pure): it waits, asks the conversation to write
+//! the start of the next attempt, and runs that.
 //!
-//! State: the tasks of running attempts, each aborted when the actor stops. Supervised by its
-//! conversation; lives for one round that uses tools. Bound: at most `parallel_tools_max` attempts,
-//! enforced by the plan.
+//! State: the tasks of running attempts and the pauses before others, each aborted when the actor
+//! stops. Supervised by its conversation; lives for one round that uses tools. Bound: at most
+//! `parallel_tools_max` attempts, enforced by the plan.
 //!
 //! Promises: a_panicking_tool_is_a_result_not_a_crash, a_timeout_really_cancels.
 
+mod again;
 mod breakers;
 mod file_locks;
 mod format;
@@ -30,6 +33,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, ActorRuntime};
@@ -37,6 +41,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+pub use again::Again;
 pub use format::{format, summary};
 
 pub(crate) use idempotency::IdempotencyCache;
@@ -55,18 +60,45 @@ pub use run::{Mask, ToolEnvironment, ToolResources};
 pub use tenant_tools::TenantTools;
 pub(crate) use trace::is_word;
 
-use crate::{ids::WorkId, metrics_collector::Tally, task::AbortOnDrop};
+use crate::{
+    ids::{Seq, WorkId},
+    metrics_collector::Tally,
+    task::AbortOnDrop,
+};
 
-/// Called with each attempt that ends: its id, its result, and the milliseconds since its first
-/// start.
-pub type Report = Arc<dyn Fn(WorkId, RunResult, u64) + Send + Sync>;
+/// What an executor reports to its conversation.
+#[derive(Debug)]
+pub enum ToolReport {
+    /// An attempt ended.
+    Ended {
+        /// The attempt.
+        work: WorkId,
+        /// How it ended.
+        result: RunResult,
+        /// How long all attempts ran, in milliseconds, without the pauses between them.
+        duration_ms: u64,
+        /// Whether the executor tries again; `None` if the result is final.
+        again: Option<Again>,
+    },
+    /// The pause before another attempt is over. The executor runs it when it gets its [`Run`],
+    /// after the journal has its start.
+    Due {
+        /// The seq of the assistant entry that holds the calls.
+        batch: Seq,
+        /// The index of the call in its batch.
+        call: u32,
+    },
+}
+
+/// Called with each report.
+pub type Report = Arc<dyn Fn(ToolReport) + Send + Sync>;
 
 /// Creates the progress sink of a call.
 pub(crate) type ProgressOf = Arc<dyn Fn(&Run) -> crate::ports::Progress + Send + Sync>;
 
 /// The arguments of an executor.
 pub struct ToolExecutorArgs {
-    /// Receives ended attempts.
+    /// Receives what becomes of attempts.
     pub report: Report,
     /// Creates the progress sink of each call.
     pub progress: ProgressOf,
@@ -111,6 +143,8 @@ struct ToolExecutor;
 struct State {
     args: ToolExecutorArgs,
     running: BTreeMap<WorkId, AbortOnDrop>,
+    /// The pauses of calls that will be tried again.
+    pauses: BTreeMap<(Seq, u32), AbortOnDrop>,
     /// Attempts that were aborted before their `Run` message arrived.
     aborted: BTreeSet<WorkId>,
     /// Sent when the executor ends.
@@ -136,6 +170,7 @@ impl Actor for ToolExecutor {
             tally,
             args,
             running: BTreeMap::new(),
+            pauses: BTreeMap::new(),
             aborted: BTreeSet::new(),
         })
     }
@@ -159,17 +194,21 @@ impl Actor for ToolExecutor {
                 let span = trace::begin(&run);
                 let name = run.tool.spec().definition.name.clone();
                 // Boxed, since the runtime moves the future several times.
+                let run: Arc<Run> = Arc::from(run);
                 let task = tokio::spawn(Box::pin(async move {
                     let start = Instant::now();
-                    let result = run::run(Arc::from(run), environment, cancel, progress)
+                    let result = run::run(run.clone(), environment, cancel, progress)
                         .instrument(span.clone())
                         .await;
+                    let again = Again::after_run(&run, &result)
+                        .map(|again| (again, (run.key.seq, run.key.index)));
                     trace::ended(&span, &name, start, &result);
                     let duration_ms = run::ran_ms(before, start, &waited);
                     let _ = me.cast(ToolExecutorMsg::Ended {
                         work,
                         result,
                         duration_ms,
+                        again,
                     });
                 }));
                 state.running.insert(work, AbortOnDrop(task));
@@ -183,9 +222,28 @@ impl Actor for ToolExecutor {
                 work,
                 result,
                 duration_ms,
+                again,
             } => {
-                if state.running.remove(&work).is_some() {
-                    (state.args.report)(work, result, duration_ms);
+                if state.running.remove(&work).is_none() {
+                    return Ok(());
+                }
+                let again = again.filter(|_| !state.args.cancel.is_cancelled());
+                let again = again.map(|(again, place)| {
+                    let pause = pause(me, place, again.delay);
+                    state.pauses.insert(place, pause);
+                    again
+                });
+                (state.args.report)(ToolReport::Ended {
+                    work,
+                    result,
+                    duration_ms,
+                    again,
+                });
+            }
+            ToolExecutorMsg::PauseOver { place } => {
+                if state.pauses.remove(&place).is_some() {
+                    let (batch, call) = place;
+                    (state.args.report)(ToolReport::Due { batch, call });
                 }
             }
         }
@@ -198,6 +256,15 @@ impl Actor for ToolExecutor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         state.running.clear();
+        state.pauses.clear();
         Ok(())
     }
+}
+
+/// The pause before another attempt of a call.
+fn pause(me: ActorRef<ToolExecutorMsg>, place: (Seq, u32), delay: Duration) -> AbortOnDrop {
+    AbortOnDrop(tokio::spawn(async move {
+        tokio::time::sleep(delay).await;
+        let _ = me.cast(ToolExecutorMsg::PauseOver { place });
+    }))
 }

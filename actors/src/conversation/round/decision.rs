@@ -3,7 +3,7 @@
 //!
 //! Pure.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
     chat::{Message, MessageList, Role, ToolUseBlock},
@@ -15,6 +15,7 @@ use crate::{
     stream::Failure,
     time::Timestamp,
     tool::{EffectClass, OutputLevel},
+    tool_executor::Again,
 };
 
 /// The answer to an accepted prompt, sent when the prompt is stored.
@@ -228,26 +229,18 @@ pub enum Effect {
     CompactionDropped,
     /// Start an attempt of a tool call.
     StartTool(StartTool),
-    /// Start another attempt after a delay, by [`crate::conversation::round::Input::RetryDue`].
-    RetryLater {
+    /// Publish that the executor will try a tool call again. It asks for that attempt by
+    /// [`crate::conversation::round::Input::RetryDue`].
+    ToolRetry {
+        round_id: RoundId,
         /// The seq of the assistant entry that holds the calls.
         batch: Seq,
         /// The index of the call in its batch.
         call: u32,
-        /// The number of the coming attempt; 1 is the first retry.
-        attempt: u32,
-        delay: Duration,
+        /// The coming attempt.
+        again: Again,
         /// The failure of the last attempt in words.
         last_error: Arc<str>,
-    },
-    /// Publish that a tool call will be retried.
-    ToolRetry {
-        round_id: RoundId,
-        /// The number of the coming attempt; 1 is the first retry.
-        attempt: u32,
-        delay: Duration,
-        /// The error type of the last attempt.
-        reason: String,
     },
     /// Cancel all open work of the round and start the grace period.
     CancelRound {
@@ -308,7 +301,6 @@ impl Effect {
             | Self::MeasureContext { .. }
             | Self::Summarise { .. }
             | Self::CompactionDropped
-            | Self::RetryLater { .. }
             | Self::ToolRetry { .. }
             | Self::CancelRound { .. }
             | Self::Abort { .. }

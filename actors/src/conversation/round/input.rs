@@ -12,7 +12,7 @@ use crate::{
     ports::{Completion, ProviderError},
     stream::Failure,
     time::Timestamp,
-    tool_executor::RunResult,
+    tool_executor::{Again, RunResult},
 };
 use std::sync::Arc;
 
@@ -140,8 +140,10 @@ pub enum Input {
         result: RunResult,
         /// Milliseconds since the call first started, over all attempts.
         duration_ms: u64,
+        /// Whether the executor tries the call again; `None` if the result is final.
+        again: Option<Again>,
     },
-    /// The delay before another attempt is over.
+    /// From the executor: the delay before another attempt is over.
     RetryDue {
         /// The seq of the assistant entry that holds the calls.
         batch: Seq,

@@ -215,7 +215,8 @@ pub fn decide(
             work,
             result,
             duration_ms,
-        } => tools::tool_ended(&mut decision, *work, result, *duration_ms),
+            again,
+        } => tools::tool_ended(&mut decision, *work, result, *duration_ms, *again),
         Input::RetryDue { batch, call } => tools::retry(&mut decision, *batch, *call),
         Input::Tick => {
             approval::expire_approvals(&mut decision);

@@ -22,8 +22,8 @@ use crate::{
     limits::APPROVAL_MS,
     tool::{EffectClass, OutputLevel, ToolError, ToolErrorType},
     tool_executor::{
-        Observed, PlannedCall, Progress, RunResult, cancelled_before_start, cancelled_unknown,
-        in_doubt, outcome, plan,
+        Again, Observed, PlannedCall, Progress, RunResult, cancelled_before_start,
+        cancelled_unknown, in_doubt, outcome, plan,
     },
 };
 
@@ -265,14 +265,14 @@ pub(super) fn open<'a>(decision: &DecisionBuilder<'a>) -> Option<(&'a OpenRound,
     }
 }
 
-/// Handles the end of an attempt: retries the call or records its result. The effect class comes
-/// first: a `once` call that may have started is never retried. Then the tool's retry policy
-/// decides.
+/// Handles the end of an attempt: records the call's result, unless its executor tries it again and
+/// the round goes on.
 pub(in crate::conversation) fn tool_ended(
     decision: &mut DecisionBuilder<'_>,
     work: WorkId,
     result: &RunResult,
     duration_ms: u64,
+    again: Option<Again>,
 ) {
     let Some(Work::Tool {
         call: index,
@@ -294,28 +294,13 @@ pub(in crate::conversation) fn tool_ended(
     if matches!(call.state, CallState::Finished(_)) {
         return;
     }
-    let repeatable = spec.effect.may_repeat() || result.not_started();
-    if let Some(error_type) = result.error_type()
-        && repeatable
-        && decision.volatile.cancelling.is_none()
-        && spec.retry.should_retry(error_type, attempt)
-    {
-        let delay = spec.retry.delay(attempt);
-        let round_id = round.id;
-        let next = attempt + 1;
-        let last_error = words(result, spec.effect, &call.tool_use.id);
-        decision.effect(Effect::RetryLater {
+    if let Some(again) = again.filter(|_| decision.volatile.cancelling.is_none()) {
+        decision.effect(Effect::ToolRetry {
+            round_id: round.id,
             batch: batch.seq,
             call: index,
-            attempt: next,
-            delay,
-            last_error,
-        });
-        decision.effect(Effect::ToolRetry {
-            round_id,
-            attempt: next,
-            delay,
-            reason: error_type.as_str().to_owned(),
+            again,
+            last_error: words(result, spec.effect, &call.tool_use.id),
         });
         return;
     }
@@ -372,7 +357,7 @@ pub(in crate::conversation) fn words(
     outcome(result.clone(), effect, tool_call_id).words().into()
 }
 
-/// Starts the next attempt when its delay is over. A timer of a closed batch is ignored.
+/// Starts the next attempt when its delay is over. The delay of a closed batch is ignored.
 pub(in crate::conversation) fn retry(decision: &mut DecisionBuilder<'_>, seq: Seq, index: u32) {
     let Some((_, batch)) = open(decision).filter(|(_, batch)| batch.seq == seq) else {
         return;

@@ -215,15 +215,15 @@ impl Volatile {
                 };
                 self.work.insert(start.work, work);
             }
-            Effect::RetryLater {
+            Effect::ToolRetry {
                 batch,
                 call,
-                attempt,
+                again,
                 last_error,
                 ..
             } => {
                 let retry = Retry {
-                    attempt: *attempt,
+                    attempt: again.attempt,
                     last_error: last_error.clone(),
                 };
                 self.retries.insert((*batch, *call), retry);
@@ -255,8 +255,7 @@ impl Volatile {
             | Effect::Refuse { .. }
             | Effect::Answer { .. }
             | Effect::Park { .. }
-            | Effect::Queued { .. }
-            | Effect::ToolRetry { .. } => {}
+            | Effect::Queued { .. } => {}
         }
     }
 }

@@ -108,6 +108,7 @@ impl Live {
                 work,
                 result,
                 duration_ms,
+                again,
             } => {
                 if let (Some(Work::Tool { call, .. }), Some((_, resources))) =
                     (self.volatile.work.get(&work), &mut self.resources)
@@ -118,6 +119,7 @@ impl Live {
                     work,
                     result: *result,
                     duration_ms,
+                    again,
                 }
             }
             ConversationMsg::RetryDue { batch, call } => Input::RetryDue { batch, call },

@@ -323,7 +323,6 @@ impl Live {
             | Effect::MeasureContext { .. }
             | Effect::Summarise { .. }
             | Effect::CompactionDropped
-            | Effect::RetryLater { .. }
             | Effect::ToolRetry { .. }
             | Effect::CancelRound { .. }
             | Effect::Abort { .. }
@@ -359,27 +358,12 @@ impl Live {
                     executor.execute(run);
                 }
             }
-            Effect::RetryLater {
-                batch,
-                call,
-                attempt,
-                delay,
-                last_error,
-            } => {
-                // A record for logs; no model reads it.
-                tracing::debug!(
-                    error_type = "RETRY",
-                    error_message = format!("Retrying after {attempt} failures"),
-                    "Retry {attempt} after: {last_error}"
-                );
-                self.retry_later(batch, call, delay);
-            }
             Effect::ToolRetry {
                 round_id,
-                attempt,
-                delay,
-                reason,
-            } => self.publish_tool_retry(round_id, attempt, delay, reason),
+                again,
+                last_error,
+                ..
+            } => self.publish_tool_retry(round_id, again, &last_error),
             Effect::CancelRound {
                 round_id,
                 grace_over,

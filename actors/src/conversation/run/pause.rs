@@ -259,7 +259,6 @@ pub(in crate::conversation) fn survives_pause(effect: &Effect) -> bool {
         | Effect::MeasureContext { .. }
         | Effect::Summarise { .. }
         | Effect::StartTool(_)
-        | Effect::RetryLater { .. }
         | Effect::ToolRetry { .. }
         | Effect::Acknowledge { .. }
         | Effect::Answer { .. } => false,

@@ -1,8 +1,6 @@
 //! Tool calls: the round's executor, its environment, and the runs it gets.
 
-use std::{sync::Arc, time::Duration};
-
-use tokio::time::Instant;
+use std::sync::Arc;
 
 use crate::{
     conversation::{
@@ -15,7 +13,8 @@ use crate::{
     stream::EventKind,
     subagent::{CREATE_SUBAGENT, Siblings},
     tool_executor::{
-        Run, RunResult, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef, ToolInvocationRequest,
+        Again, Run, RunResult, ToolEnvironment, ToolExecutorArgs, ToolExecutorRef,
+        ToolInvocationRequest, ToolReport,
     },
 };
 
@@ -62,11 +61,22 @@ impl Live {
             None => {
                 let environment = self.environment();
                 let resources = self.resources()?;
-                let report = move |work, result, duration_ms| {
-                    let _ = me.cast(ConversationMsg::ToolEnded {
-                        work,
-                        result: Box::new(result),
-                        duration_ms,
+                let report = move |report| {
+                    let _ = me.cast(match report {
+                        ToolReport::Ended {
+                            work,
+                            result,
+                            duration_ms,
+                            again,
+                        } => ConversationMsg::ToolEnded {
+                            work,
+                            result: Box::new(result),
+                            duration_ms,
+                            again,
+                        },
+                        ToolReport::Due { batch, call } => {
+                            ConversationMsg::RetryDue { batch, call }
+                        }
                     });
                 };
                 let cancel = resources.cancel.clone();
@@ -105,7 +115,7 @@ impl Live {
     }
 
     /// Handles a crash of the executor: its open calls end with an error, and their effect is
-    /// unknown.
+    /// unknown. Calls that it would have tried again are tried again at once.
     pub(in crate::conversation) fn executor_failed(&mut self) -> Result<Flow, String> {
         if let Some((_, resources)) = &mut self.resources {
             resources.executor = None;
@@ -121,32 +131,33 @@ impl Live {
                 work,
                 result,
                 duration_ms: 0,
+                again: None,
             })? {
+                return Ok(Flow::End(end));
+            }
+        }
+        let waiting: Vec<(Seq, u32)> = self.volatile.retries.keys().copied().collect();
+        for (batch, call) in waiting {
+            if let Flow::End(end) = self.input(Input::RetryDue { batch, call })? {
                 return Ok(Flow::End(end));
             }
         }
         Ok(Flow::GoOn)
     }
 
-    /// Sets the timer of the next attempt of a call.
-    pub(super) fn retry_later(&mut self, batch: Seq, call: u32, delay: Duration) {
-        let timer = self.timer(
-            Instant::now() + delay,
-            ConversationMsg::RetryDue { batch, call },
+    /// Publishes that a tool call will be tried again.
+    pub(super) fn publish_tool_retry(&mut self, round_id: RoundId, again: Again, last_error: &str) {
+        let Again {
+            attempt,
+            delay,
+            reason,
+        } = again;
+        // A record for logs; no model reads it.
+        tracing::debug!(
+            error_type = "RETRY",
+            error_message = format!("Retrying after {attempt} failures"),
+            "Retry {attempt} after: {last_error}"
         );
-        if let Some(resources) = self.resources() {
-            resources.timers.push(timer);
-        }
-    }
-
-    /// Publishes that a tool call will be retried.
-    pub(super) fn publish_tool_retry(
-        &mut self,
-        round_id: RoundId,
-        attempt: u32,
-        delay: Duration,
-        reason: String,
-    ) {
         self.tally.add(Figure::ToolRetried);
         let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         self.commits.writer.ephemeral(
@@ -155,7 +166,7 @@ impl Live {
                 layer: "tool",
                 attempt,
                 delay_ms,
-                reason,
+                reason: reason.as_str().to_owned(),
             },
         );
     }

@@ -500,6 +500,7 @@ impl World {
                 work,
                 result: tool(&mut self.rng, false),
                 duration_ms: 1,
+                again: None,
             },
             3 => Input::Budget {
                 work,

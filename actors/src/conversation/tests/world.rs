@@ -28,7 +28,7 @@ use crate::{
     stream::{EventKind, Open},
     time::Timestamp,
     tool::EffectClass,
-    tool_executor::RunResult,
+    tool_executor::{Again, RunResult, ToolInvocationRequest},
 };
 
 /// The answer that a caller got.
@@ -555,7 +555,7 @@ impl World {
                 }
                 self.activations[index].tools.push(start);
             }
-            Effect::RetryLater { batch, call, .. } => activation.timers.push((batch, call)),
+            Effect::ToolRetry { batch, call, .. } => activation.timers.push((batch, call)),
             Effect::CancelRound {
                 round_id,
                 grace_over,
@@ -583,6 +583,7 @@ impl World {
                         work,
                         result: RunResult::Cancelled,
                         duration_ms: 1,
+                        again: None,
                     });
                 }
                 activation.models.retain(|model| *model != work);
@@ -590,7 +591,6 @@ impl World {
             }
             Effect::Summarise { .. }
             | Effect::CompactionDropped
-            | Effect::ToolRetry { .. }
             | Effect::Queued { .. }
             | Effect::Park { .. }
             | Effect::RoundOver { .. } => {}
@@ -642,12 +642,17 @@ impl World {
         } else {
             activation.not_started.remove(&key);
         }
+        // As the executor decides, which may not know yet that the round is cancelled.
+        let tool_use = start.tool_use;
+        let request = ToolInvocationRequest::from_spec(&start.spec, tool_use.id, tool_use.input);
+        let again = Again::after(&start.spec, &request, start.attempt, &result);
         self.input(
             index,
             Input::Tool {
                 work: start.work,
                 result,
                 duration_ms: 7,
+                again,
             },
         )
     }

@@ -389,6 +389,41 @@ async fn a_once_call_starts_again_only_if_it_says_it_was_not_started() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_waits_for_its_retry_goes_on_without_its_executor() {
+    let (tool, starts) = probe("tool", EffectClass::Pure, move |context| async move {
+        match context.attempt {
+            0 => Err(ToolError::new(ToolErrorType::ResourceError, "busy")),
+            _ => Ok("ok".into()),
+        }
+    });
+    let model = Arc::new(ScriptedModel::replies([
+        Reply::tool("tool", &json!({})),
+        Reply::text("done"),
+    ]));
+    let host = builder(&model).tools([tool]).build().await.unwrap();
+    let mut round = conversation(&host).send("go").await.unwrap();
+    until("an attempt failed", || starts.load(Ordering::SeqCst) == 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+
+    let below = |cells: Vec<ractor::ActorCell>| -> Vec<ractor::ActorCell> {
+        cells
+            .iter()
+            .flat_map(ractor::ActorCell::get_children)
+            .collect()
+    };
+    let executors = below(below(host.0.supervisor.get_children()));
+    let [executor] = &executors[..] else {
+        panic!("one executor: {executors:?}");
+    };
+    let died = ractor::SupervisionEvent::ActorFailed(executor.clone(), "on purpose".into());
+    executor.notify_supervisor(died);
+    executor.kill();
+
+    assert_eq!(round.outcome().await.unwrap().text, "done");
+    assert_eq!(starts.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_retried_call_journals_how_often_why_and_how_long() {
     let long = "busy ".repeat(200);
     let (tool, _) = probe("tool", EffectClass::Pure, move |context| {
