@@ -12,7 +12,8 @@ use std::{
 };
 
 use callboard_actors::{
-    chat::{ContentBlock, ModelRequest, RawJson},
+    chat::{ContentBlock, ModelRequest, RawJson, values_in},
+    limits::JSON_VALUES_MAX,
     ports::{BoxFuture, Capabilities, LlmProvider, ModelEvent, ModelStream, ProviderError},
 };
 use futures_util::Stream;
@@ -127,6 +128,14 @@ impl Words {
                             call.input = RawJson::of(&mask(&text))
                                 .unwrap_or_else(|_| RawJson::empty_object());
                         }
+                        // Read only where the arguments of a call are read at all.
+                        let values = values_in(call.input.as_str().as_bytes());
+                        if values > JSON_VALUES_MAX {
+                            let text =
+                                format!("{values} JSON values, of at most {JSON_VALUES_MAX}");
+                            call.input =
+                                RawJson::of(&text).unwrap_or_else(|_| RawJson::empty_object());
+                        }
                         call.id = mask(&call.id);
                         call.name = mask(&call.name);
                         if let Some(input) = masked_json(&call.input, mask) {
@@ -171,6 +180,9 @@ fn masked_json(json: &RawJson, mask: impl Fn(&str) -> String) -> Option<RawJson>
     };
     let plain = || {
         let is_escaped = json.as_str().contains("\\u") || json.as_str().contains("\\/");
+        if is_escaped && values_in(json.as_str().as_bytes()) > JSON_VALUES_MAX {
+            return Some(RawJson::empty_object());
+        }
         let value = is_escaped.then(|| json.parse::<serde_json::Value>().ok())??;
         masked(&value.to_string())
     };
@@ -304,6 +316,23 @@ mod tests {
             _ => None,
         });
         assert_eq!(input, Some(json!({ "to": "[masked:1]" })));
+    }
+
+    #[tokio::test]
+    async fn arguments_of_very_many_values_are_no_object_and_are_not_read() {
+        let values = r#""\u0041","#.repeat(JSON_VALUES_MAX);
+        let input = RawJson::from_text(format!(r#"{{"to":[{values}0]}}"#)).unwrap();
+
+        let (events, _) = events(Reply::empty().and_tool_with_id("t", "send", input)).await;
+
+        let input = events.iter().find_map(|event| match event {
+            ModelEvent::Block(ContentBlock::ToolUse(call)) => call.input.parse::<String>().ok(),
+            _ => None,
+        });
+        assert_eq!(
+            input.as_deref(),
+            Some("100002 JSON values, of at most 100000")
+        );
     }
 
     #[tokio::test]

@@ -1,12 +1,14 @@
-//! Calls that a model wrote wrongly: without a name, or with arguments that are not a JSON object.
-//! Providers accept neither in a history. So such a call enters the history in a valid form that
+//! Calls that a model wrote wrongly: without a name, or with arguments that are not a JSON object, or
+//! one of very many values. Providers accept the first two in no history, and whoever reads the
+//! last takes hundreds of bytes for each value. So such a call enters the history in a valid form that
 //! still shows what the model wrote, and its result is an error that the model can correct.
 //!
 //! Pure.
 
 use serde::{Deserialize, Serialize};
 
-use super::{RawJson, ToolUseBlock};
+use super::{RawJson, ToolUseBlock, values_in};
+use crate::limits::JSON_VALUES_MAX;
 
 /// The name that a call without a name gets in the history.
 const UNNAMED: &str = "unnamed_tool";
@@ -31,6 +33,12 @@ pub(crate) fn storable(mut call: ToolUseBlock) -> ToolUseBlock {
     if call.name.trim().is_empty() {
         call.name = UNNAMED.to_owned();
     }
+    let values = values_in(call.input.as_str().as_bytes());
+    if values > JSON_VALUES_MAX {
+        let error = format!("{values} JSON values, of at most {JSON_VALUES_MAX}");
+        call.input = wrong(call.input.as_str(), &error);
+        return call;
+    }
     if call.input.is_object() {
         return call;
     }
@@ -45,12 +53,17 @@ pub(crate) fn storable(mut call: ToolUseBlock) -> ToolUseBlock {
         |error| error.to_string(),
     );
     let text = text.as_deref().unwrap_or(call.input.as_str());
+    call.input = wrong(text, &error);
+    call
+}
+
+/// What stands in the history in place of wrong arguments.
+fn wrong(text: &str, error: &str) -> RawJson {
     let wrong = Wrong {
         invalid_arguments: text.chars().take(KEPT_CHARS_MAX).collect(),
         error: format!("{error} ({} bytes)", text.len()),
     };
-    call.input = RawJson::of(&wrong).unwrap_or_else(|_| RawJson::empty_object());
-    call
+    RawJson::of(&wrong).unwrap_or_else(|_| RawJson::empty_object())
 }
 
 /// Returns why a call of a history cannot run, in words for the model; `None` for a call without
@@ -110,6 +123,12 @@ mod tests {
             r#""{\"a\":1}""#,
             "{\"a\":1}",
             "not sent as a whole JSON object",
+        );
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(JSON_VALUES_MAX));
+        check(
+            &many,
+            &many[..2000],
+            "the arguments are 100002 JSON values, of at most 100000 (200009 bytes)",
         );
         let deep = RawJson::of(&"{\"a\":".repeat(50_000)).unwrap();
         check(
