@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Run, RunResult, ToolInvocationRequest};
+use super::{RunResult, ToolInvocationRequest};
 use crate::{ports::ToolSpec, tool::ToolErrorType};
 
 /// A call will be tried again.
@@ -35,10 +35,5 @@ impl Again {
             delay: spec.retry.delay(attempt),
             reason,
         })
-    }
-
-    /// What follows from the `result` of a run.
-    pub(super) fn after_run(run: &Run, result: &RunResult) -> Option<Self> {
-        Self::after(run.tool.spec(), &run.request, run.attempt, result)
     }
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use super::{
-    Again, RunResult, ToolEnvironment, ToolInvocationRequest,
+    RunResult, ToolEnvironment, ToolInvocationRequest,
     message::Run,
     outcome::outcome,
     run::{ran_ms, run},
@@ -77,7 +77,7 @@ pub async fn call_once(
         .await;
         trace::ended(&span, spec.name(), began, &result);
         let duration_ms = ran_ms(attempt.ran_ms, began, &attempt.waited_ms);
-        if let Some(again) = Again::after_run(&attempt, &result) {
+        if let Some(again) = attempt.again(&result) {
             tokio::select! {
                 biased;
                 () = cancel.cancelled() => {}

@@ -39,6 +39,11 @@ pub struct Run {
 }
 
 impl Run {
+    /// Whether the call is tried again after `result`.
+    pub(super) fn again(&self, result: &RunResult) -> Option<Again> {
+        Again::after(self.tool.spec(), &self.request, self.attempt, result)
+    }
+
     /// The attempt after this one; `ran_ms` is the time of both.
     pub(super) fn next(&self, ran_ms: u64) -> Self {
         let Self {

@@ -200,7 +200,8 @@ impl Actor for ToolExecutor {
                     let result = run::run(run.clone(), environment, cancel, progress)
                         .instrument(span.clone())
                         .await;
-                    let again = Again::after_run(&run, &result)
+                    let again = run
+                        .again(&result)
                         .map(|again| (again, (run.key.seq, run.key.index)));
                     trace::ended(&span, &name, start, &result);
                     let duration_ms = run::ran_ms(before, start, &waited);
