@@ -159,7 +159,9 @@ impl Words {
                 self.release(out);
                 out.push(ModelEvent::Completed(completion));
             }
-            event @ (ModelEvent::Usage(_) | ModelEvent::Limits(_)) => out.push(event),
+            event @ (ModelEvent::Usage(_) | ModelEvent::Arguments(_) | ModelEvent::Limits(_)) => {
+                out.push(event);
+            }
         }
     }
 

@@ -29,6 +29,12 @@ pub trait Assemble: Send {
 
     /// Bytes of the answer that are kept so far, with those of an event whose end has not arrived.
     fn kept_bytes(&self) -> usize;
+
+    /// Bytes of the arguments of calls that have not been emitted yet. By default none are: the wire
+    /// sends arguments whole.
+    fn argument_bytes(&self) -> usize {
+        0
+    }
 }
 
 impl From<SseTooLong> for ProviderError {

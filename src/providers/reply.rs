@@ -61,10 +61,17 @@ struct Reading {
     room: AnswerRoom,
     /// What `bytes` was when room was last taken.
     room_for: usize,
+    /// Bytes when the arguments that are not emitted yet were last counted.
+    counted_at: usize,
+    /// Those arguments, as they were last reported.
+    arguments: usize,
 }
 
 /// After how many bytes room is taken for what was kept of them.
 const ROOM_LOOK: usize = 256 * 1024;
+
+/// Bytes after which the arguments that are not emitted yet are reported.
+const ARGUMENTS_LOOK: usize = 1024;
 
 impl Reply {
     pub(super) fn new(
@@ -85,6 +92,8 @@ impl Reply {
             pace: Pace::new(shared),
             room: AnswerRoom::new(),
             room_for: 0,
+            counted_at: 0,
+            arguments: 0,
         };
         Self {
             limits,
@@ -274,6 +283,14 @@ impl Reading {
             }
         }
         self.assembler.feed(bytes, out)?;
+        if self.bytes - self.counted_at >= ARGUMENTS_LOOK {
+            self.counted_at = self.bytes;
+            let arguments = self.assembler.argument_bytes();
+            if arguments > 0 && arguments != self.arguments {
+                out.push(ModelEvent::Arguments(arguments));
+            }
+            self.arguments = arguments;
+        }
         if self.bytes - self.room_for >= ROOM_LOOK {
             self.room_for = self.bytes;
             self.room.hold(self.assembler.kept_bytes())?;

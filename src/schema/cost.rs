@@ -17,9 +17,14 @@ const BYTES_PER_VALUE: usize = 64;
 /// patterns exclude each other.
 pub(super) const STATES_PER_STEP: usize = 2048;
 
-/// States of a pattern above which one match is bounded: (bytes of the text) × (states), at most 25 ms.
-pub(super) const LARGE_PATTERN: usize = 64;
+/// States of a pattern above which one match is bounded: (bytes of the text) × (states), at most 25 ms
+/// for most patterns. An automaton can have more states than its pattern has parts.
+pub(super) const LARGE_PATTERN: usize = 8;
 pub(super) const MATCH_MAX: usize = 8 * 1024 * 1024;
+
+/// Steps of a `multipleOf` that is no whole number: large numbers are divided as fractions of any
+/// length, which takes some five microseconds.
+pub(super) const OF_FRACTIONS: usize = 120;
 
 /// States of a pattern that cannot be measured. More than that do not fit the limit of such a pattern
 /// when it is compiled.

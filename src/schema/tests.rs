@@ -655,6 +655,30 @@ fn patterns_with_very_many_states_at_one_place_end_in_time() {
 }
 
 #[test]
+fn divisions_of_large_numbers_by_fractions_count_as_what_they_take() {
+    let all = |of: Value| {
+        let each = |nth: usize| json!({ "multipleOf": of.clone(), "title": format!("{nth}") });
+        json!({ "items": { "allOf": (0..300).map(each).collect::<Vec<_>>() } })
+    };
+    let numbers = |number: &str| -> Value {
+        serde_json::from_str(&format!("[{}]", vec![number; 100].join(","))).unwrap()
+    };
+    let began = Instant::now();
+
+    let lines = faults(
+        &all(json!(0.000_123_456_789_012_345_67)),
+        &numbers("1.234567890123456e307"),
+    );
+
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(began.elapsed() < Duration::from_secs(2));
+    assert_eq!(faults(&all(json!(2)), &numbers("4")), [""; 0]);
+    let price = json!({ "items": { "multipleOf": 0.01 } });
+    let prices: Vec<f64> = (0..1000).map(|n| f64::from(n) / 100.0).collect();
+    assert!(faults(&price, &json!(prices)).len() < 1000, "it is checked");
+}
+
+#[test]
 fn hints_are_given_while_they_are_cheap() {
     let names = (0..5_000).map(|n| format!("{n}{}", "a".repeat(35)));
     let properties: Map<String, Value> = names.map(|name| (name, json!({}))).collect();

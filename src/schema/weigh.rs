@@ -379,6 +379,9 @@ impl<'a> Nodes<'a> {
             ("enum", Value::Array(options)) => node.base += cost::of_options(options),
             ("const", value) => node.base += cost::of_comparison(cost::weight(value)),
             ("required", Value::Array(names)) => node.base += names.len() / 4,
+            ("multipleOf", Value::Number(number)) if !number.is_i64() && !number.is_u64() => {
+                node.base += cost::OF_FRACTIONS;
+            }
             ("uniqueItems", Value::Bool(true)) => node.compares_items = true,
             ("pattern", Value::String(text)) => {
                 let size = *self.sizes.entry(text).or_insert_with(|| {

@@ -111,7 +111,7 @@ fn summary(events: &[ModelEvent], golden: &Value) -> Value {
                 tools.push(json!({"id": call["id"], "name": call["name"], "args": call["input"]}));
             }
             ModelEvent::Block(_) => {}
-            ModelEvent::Usage(_) | ModelEvent::Limits(_) => {}
+            ModelEvent::Usage(_) | ModelEvent::Arguments(_) | ModelEvent::Limits(_) => {}
             ModelEvent::Completed(completion) => {
                 let usage: Value = completion
                     .raw_usage

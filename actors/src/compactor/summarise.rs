@@ -237,7 +237,7 @@ impl Attempts {
 
     fn note(&mut self, job: &SummaryJob, waiting: Waiting) {
         match waiting {
-            Waiting::Queued { .. } => {}
+            Waiting::Queued { .. } | Waiting::Arguments { .. } => {}
             Waiting::Sent => self.is_sent = true,
             Waiting::Reported { usage } => self.reported = Some(usage),
             Waiting::Retry { .. } => self.end(job),
@@ -269,6 +269,7 @@ async fn stream_summary(
                 ModelEvent::Block(_)
                 | ModelEvent::Text(_)
                 | ModelEvent::Thinking(_)
+                | ModelEvent::Arguments(_)
                 | ModelEvent::Limits(_) => {}
             }
         }

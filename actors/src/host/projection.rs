@@ -52,9 +52,11 @@ pub(super) struct JournalPosition(Box<Durable>);
 
 impl JournalPosition {
     /// Keeps a state that [`fold_for_events`] has folded, if it is small, since a watcher that
-    /// stops reading holds it.
+    /// stops reading holds it. Prompts that wait for their turn, and answers with open calls, are
+    /// held too.
     fn keep(state: Durable) -> Option<Self> {
-        (state.history.messages().wire_bytes() <= WATCHER_BYTES_MAX).then(|| Self(Box::new(state)))
+        let held = state.history.messages().wire_bytes() + state.waiting_bytes();
+        (held <= WATCHER_BYTES_MAX).then(|| Self(Box::new(state)))
     }
 
     /// Whether the journal is still the one that was read. A conversation that was deleted and

@@ -164,7 +164,7 @@ impl Gateway {
             notify(Waiting::Reported { usage });
         };
         let result = self
-            .first_content(&settings, request, cancel, &permit, &report)
+            .first_content(&settings, request, cancel, &permit, &report, notify)
             .await;
         // The first calls show how many calls a connection carries.
         self.permits.carry(settings.provider.calls_max());
@@ -223,6 +223,7 @@ impl Gateway {
         cancel: &CancellationToken,
         permit: &Permit,
         report: &impl Fn(Usage),
+        notify: &(impl Fn(Waiting) + Send),
     ) -> Result<Begun, ProviderError> {
         let mut stream = tokio::select! {
             biased;
@@ -244,6 +245,10 @@ impl Gateway {
                         }
                         ModelEvent::Usage(usage) => {
                             report(*usage);
+                            false
+                        }
+                        ModelEvent::Arguments(bytes) => {
+                            notify(Waiting::Arguments { bytes: *bytes });
                             false
                         }
                         ModelEvent::Text(_)

@@ -98,6 +98,11 @@ pub enum Waiting {
         /// The tokens.
         usage: crate::chat::Usage,
     },
+    /// The running attempt has written this many bytes of a call's arguments, and nothing else yet.
+    Arguments {
+        /// All bytes so far.
+        bytes: usize,
+    },
     /// An attempt failed; another one follows.
     Retry {
         /// Number of the retry, from 1.

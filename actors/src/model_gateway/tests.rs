@@ -161,6 +161,7 @@ async fn call_as(
         for event in batch.map_err(|error| error.code())? {
             match event {
                 ModelEvent::Text(delta) => text.push_str(&delta),
+                ModelEvent::Arguments(_) => {}
                 ModelEvent::Limits(_) => panic!("the limits are the gateway's"),
                 ModelEvent::Thinking(_)
                 | ModelEvent::Usage(_)

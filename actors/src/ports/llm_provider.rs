@@ -40,6 +40,9 @@ pub enum ModelEvent {
     /// What the provider reports of the call's usage before the answer is complete; replaces earlier
     /// reports. It counts if the call fails, since the provider bills it. It is no content.
     Usage(Usage),
+    /// Bytes of arguments that the model has written so far of calls whose block has not arrived.
+    /// Sent now and then: a call that is cut is billed for them. It is no content.
+    Arguments(usize),
     /// The answer is complete; no event follows.
     Completed(Completion),
     /// What the provider reports of the credential's rate limits, alone in the first batch. The
@@ -401,6 +404,7 @@ pub trait LlmProvider: Send + Sync + 'static {
                         ModelEvent::Text(_)
                         | ModelEvent::Thinking(_)
                         | ModelEvent::Usage(_)
+                        | ModelEvent::Arguments(_)
                         | ModelEvent::Limits(_) => {}
                         ModelEvent::Block(block) => blocks.push(block),
                         ModelEvent::Completed(completion) => {

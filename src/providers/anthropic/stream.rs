@@ -79,6 +79,14 @@ impl Assemble for AnthropicAssembler {
         let reply = &self.reply;
         reply.size.bytes + reply.open_bytes() + self.decoder.kept_bytes()
     }
+
+    fn argument_bytes(&self) -> usize {
+        let open = self.reply.open.iter().map(|(_, building)| match building {
+            Building::ToolUse { json, .. } => json.len(),
+            _ => 0,
+        });
+        open.sum()
+    }
 }
 
 struct Reply {

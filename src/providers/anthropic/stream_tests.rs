@@ -643,3 +643,20 @@ fn events_of_the_same_shape_are_not_taken_apart_and_others_end_the_run() {
     assert_eq!(out, [ModelEvent::Text("twodrei ü".into())]);
     assert_eq!(rest, end.as_bytes());
 }
+
+#[test]
+fn arguments_count_while_they_are_written_and_not_when_their_call_was_emitted() {
+    let events = tool_use(1, &["{\"text\":\"", "abc", "\"}"]);
+    let mut assembler = AnthropicAssembler::new(MessageList::default());
+    let mut bytes = |events: &[&str]| {
+        assembler
+            .feed(sse(events).as_bytes(), &mut Vec::new())
+            .unwrap();
+        assembler.argument_bytes()
+    };
+
+    assert_eq!(bytes(&[START, &events[0]]), 0);
+    assert_eq!(bytes(&[&events[1], &events[2]]), 12);
+    assert_eq!(bytes(&[&events[3]]), 14);
+    assert_eq!(bytes(&[&events[4]]), 0);
+}

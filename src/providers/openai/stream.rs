@@ -77,6 +77,10 @@ impl Assemble for OpenAiAssembler {
         let reply = &self.reply;
         reply.size.bytes + reply.open_bytes() + self.decoder.kept_bytes()
     }
+
+    fn argument_bytes(&self) -> usize {
+        self.reply.calls.iter().map(|call| call.json.len()).sum()
+    }
 }
 
 struct Reply {

@@ -666,3 +666,23 @@ fn an_event_with_very_many_values_is_refused_when_that_is_known() {
         );
     }
 }
+
+#[test]
+fn arguments_count_while_they_are_written() {
+    let mut assembler = OpenAiAssembler::new(MessageList::default());
+    let mut bytes = |delta: &str| {
+        let events = sse(&[&chunk(delta)]);
+        assembler.feed(events.as_bytes(), &mut Vec::new()).unwrap();
+        assembler.argument_bytes()
+    };
+
+    let call = |index: u64, arguments: &str| {
+        let arguments = serde_json::Value::from(arguments);
+        format!(
+            r#"{{"tool_calls":[{{"index":{index},"id":"c{index}","type":"function","function":{{"name":"f","arguments":{arguments}}}}}]}}"#
+        )
+    };
+    assert_eq!(bytes(r#"{"content":"text"}"#), 0);
+    assert_eq!(bytes(&call(0, "{\"a\":\"abc")), 9);
+    assert_eq!(bytes(&call(1, "{\"b\":")), 14);
+}

@@ -77,10 +77,12 @@ impl Pricing {
         if last == 0 {
             return by_bytes;
         }
+        // Also what a partial answer without a report stands behind.
+        let (_, new_messages) = state.context.window.last_call();
         let since = messages
             .iter()
             .rev()
-            .take_while(|message| message.role() != Role::Assistant)
+            .take(new_messages)
             .map(Message::estimate_bytes);
         by_bytes.min(last.saturating_add(tokens(since.sum::<usize>() as u64)))
     }
@@ -152,7 +154,11 @@ impl Pricing {
         };
         for attempt in failed {
             let window = window_of(&attempt.model);
-            let usage = self.check(state, window, &attempt.usage, &Usage::default());
+            let input = Usage {
+                input_uncached: self.input(state),
+                ..Usage::default()
+            };
+            let usage = self.check(state, window, &attempt.usage, &input);
             bill.failed = bill.failed.plus(&usage);
             if let Some(price) = self.price_of(&attempt.model) {
                 let cost = bill.cost_micro_usd.get_or_insert(0);

@@ -81,6 +81,8 @@ pub(in crate::conversation) struct Attempts {
     model: Arc<str>,
     /// What the provider reported of the running attempt.
     reported: Option<Usage>,
+    /// Bytes that the running attempt has written: text, thinking, and arguments of calls.
+    written: usize,
     failed: Vec<FailedAttempt>,
     /// The fallback that the call goes to once the context was measured for it.
     fell_back: Option<(Fallback, ProviderError)>,
@@ -91,20 +93,28 @@ impl Attempts {
         Self {
             model,
             reported: None,
+            written: 0,
             failed: Vec::new(),
             fell_back: None,
         }
     }
 
-    /// Ends the running attempt as failed, after `output` tokens by our own estimate.
-    fn failed(&mut self, output: u64) {
-        if let Some(mut usage) = self.reported.take() {
-            usage.output = usage.output.max(output);
-            self.failed.push(FailedAttempt {
-                model: self.model.clone(),
-                usage,
-            });
-        }
+    /// Ends the running attempt as failed, after an answer of `kept` bytes. The provider bills all
+    /// that the model wrote, also what no history keeps: open thinking, and calls without an end.
+    /// Where it reported no input, that is estimated when the attempt is billed.
+    fn failed(&mut self, kept: usize) {
+        let written = std::mem::take(&mut self.written);
+        let output = (written.max(kept) as u64) / BYTES_A_TOKEN;
+        let mut usage = match self.reported.take() {
+            Some(usage) => usage,
+            None if written > 0 => Usage::default(),
+            None => return,
+        };
+        usage.output = usage.output.max(output);
+        self.failed.push(FailedAttempt {
+            model: self.model.clone(),
+            usage,
+        });
     }
 }
 
@@ -134,7 +144,7 @@ impl ModelCall {
         if let ModelOutcome::Failed { partial, .. } | ModelOutcome::Cancelled { partial } = &outcome
         {
             let bytes: usize = partial.iter().map(ContentBlock::content_bytes).sum();
-            attempts.failed(bytes as u64 / BYTES_A_TOKEN);
+            attempts.failed(bytes);
         }
         let failed = attempts.failed.iter();
         let failed = failed.fold(Usage::default(), |sum, attempt| sum.plus(&attempt.usage));
@@ -171,6 +181,10 @@ impl ModelCall {
             result = async { permitted?; self.stream(&mut collector).await } => result,
             () = &mut total => Err(ProviderError::Timeout { message: format!("no end after {} s", self.total.as_secs()) }),
         };
+        {
+            let mut attempts = self.attempts.lock();
+            attempts.written = attempts.written.max(collector.written());
+        }
         match result {
             Ok(completion) => ModelOutcome::Completed {
                 blocks: collector.blocks,
@@ -318,7 +332,8 @@ impl ModelCall {
             }
             ModelEvent::Completed(completion) => return Some(completion),
             ModelEvent::Usage(usage) => self.attempts.lock().reported = Some(usage),
-            ModelEvent::Limits(_) => {} // The gateway handles it.
+            ModelEvent::Arguments(_) => {} // Counted.
+            ModelEvent::Limits(_) => {}    // The gateway handles it.
         }
         None
     }
@@ -350,6 +365,10 @@ impl ModelCall {
     fn publish_wait(&self, waiting: Waiting) {
         let event = match waiting {
             Waiting::Sent => return,
+            Waiting::Arguments { bytes } => {
+                self.attempts.lock().written = bytes;
+                return;
+            }
             Waiting::Reported { usage } => {
                 self.attempts.lock().reported = Some(usage);
                 return;
@@ -517,6 +536,10 @@ struct Collector {
     size: AnswerSize,
     /// Bytes of the pieces whose block has not arrived.
     open_bytes: usize,
+    /// Bytes of arguments of calls whose block has not arrived.
+    open_arguments: usize,
+    /// Bytes of all pieces, and of the blocks that came without pieces.
+    written: usize,
 }
 
 impl Collector {
@@ -534,15 +557,31 @@ impl Collector {
     /// Counts an event against the bounds of an answer.
     fn count(&mut self, event: &ModelEvent) -> Result<(), ProviderError> {
         match event {
-            ModelEvent::Text(piece) | ModelEvent::Thinking(piece) => self.open_bytes += piece.len(),
-            ModelEvent::Block(block) => {
-                self.open_bytes = 0;
-                self.size.add_block(block.content_bytes());
-                self.size.calls += usize::from(matches!(block, ContentBlock::ToolUse(_)));
+            ModelEvent::Text(piece) | ModelEvent::Thinking(piece) => {
+                self.open_bytes += piece.len();
+                self.written += piece.len();
             }
+            ModelEvent::Block(block) => {
+                let bytes = block.content_bytes();
+                self.size.add_block(bytes);
+                if let ContentBlock::ToolUse(_) = block {
+                    self.size.calls += 1;
+                    self.open_arguments = 0;
+                    self.written += bytes;
+                } else {
+                    self.written += bytes.saturating_sub(self.open_bytes);
+                }
+                self.open_bytes = 0;
+            }
+            ModelEvent::Arguments(bytes) => self.open_arguments = *bytes,
             ModelEvent::Usage(_) | ModelEvent::Completed(_) | ModelEvent::Limits(_) => {}
         }
         self.size.check(self.open_bytes)
+    }
+
+    /// Bytes that the model has written.
+    fn written(&self) -> usize {
+        self.written + self.open_arguments
     }
 
     /// The unfinished answer, shortened to what may enter a history.

@@ -581,6 +581,131 @@ fn reminders(state: &Durable) -> Vec<(usize, String)> {
         .collect()
 }
 
+/// Interrupts a round when its model has written something.
+async fn interrupted(talk: &ConversationHandle, model: &ScriptedModel, prompt: &str) -> StopReason {
+    let calls = model.counts().started;
+    let mut round = talk.send(prompt).await.unwrap();
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    if model.counts().started > calls {
+        talk.interrupt().await.unwrap();
+    }
+    round.outcome().await.unwrap().stop_reason
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_answer_takes_no_prompt_before_it_out_of_the_estimate() {
+    let model = Arc::new(ScriptedModel::answering(|_, call| match call {
+        0 => Reply::text("hello").usage(usage(20, 5)),
+        _ => Reply::text("working").without_usage().then_stall(),
+    }));
+    let host = builder(&model).build().await.unwrap();
+    let tenant = host.tenant("acme");
+    tenant
+        .set_budget(Budget::default().with_tokens(250_000))
+        .unwrap();
+    let talk = conversation(&host);
+    talk.send("hi").await.unwrap().outcome().await.unwrap();
+
+    let large = "large ".repeat(66_000); // About 100,000 tokens by our estimate.
+    assert_eq!(
+        interrupted(&talk, &model, &large).await,
+        StopReason::Interrupted
+    );
+    assert_eq!(
+        interrupted(&talk, &model, "go").await,
+        StopReason::Interrupted
+    );
+    assert_eq!(interrupted(&talk, &model, "go").await, StopReason::Budget);
+
+    let spent = tenant.spent().unwrap().tokens;
+    assert!((195_000..250_000).contains(&spent), "{spent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn thinking_of_a_cut_answer_is_charged_although_no_history_keeps_it() {
+    for reports in [true, false] {
+        let reply = Reply::thinking("thinking ".repeat(4000));
+        let reply = match reports {
+            true => reply.reports_first(usage(10, 1)),
+            false => reply.without_usage(),
+        };
+        let model = Arc::new(ScriptedModel::always(reply.chunks(40).then_stall()));
+        let host = builder(&model).build().await.unwrap();
+        host.tenant("acme")
+            .set_budget(Budget::default().with_tokens(1_000_000))
+            .unwrap();
+        let talk = conversation(&host);
+
+        assert_eq!(
+            interrupted(&talk, &model, "go").await,
+            StopReason::Interrupted
+        );
+
+        let spent = host.tenant("acme").spent().unwrap().tokens;
+        assert!(spent >= 9000, "reports: {reports}: {spent}");
+        let figures = host.figures().await.total;
+        assert!(figures.output_tokens >= 9000, "{figures:?}");
+    }
+}
+
+/// A provider whose answer is the beginning of a call's arguments.
+struct Writes {
+    reports: bool,
+}
+
+impl crate::ports::LlmProvider for Writes {
+    fn name(&self) -> &str {
+        "writes"
+    }
+
+    fn capabilities(&self, model: &str) -> crate::ports::Capabilities {
+        crate::ports::LlmProvider::capabilities(&ScriptedModel::replies([]), model)
+    }
+
+    fn stream(
+        &self,
+        _: crate::chat::ModelRequest,
+        _: tokio_util::sync::CancellationToken,
+    ) -> crate::ports::BoxFuture<'_, Result<crate::ports::ModelStream, ProviderError>> {
+        use futures_util::StreamExt as _;
+        let report = self
+            .reports
+            .then(|| Ok(vec![crate::ports::ModelEvent::Usage(usage(10, 1))]));
+        let written =
+            [20_000, 40_000].map(|bytes| Ok(vec![crate::ports::ModelEvent::Arguments(bytes)]));
+        let events = futures_util::stream::iter(report.into_iter().chain(written))
+            .chain(futures_util::stream::pending());
+        let stream: crate::ports::ModelStream = Box::pin(events);
+        Box::pin(std::future::ready(Ok(stream)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn arguments_of_a_call_that_is_cut_are_charged() {
+    for reports in [true, false] {
+        let host = builder(&Arc::new(Writes { reports }))
+            .build()
+            .await
+            .unwrap();
+        host.tenant("acme")
+            .set_budget(Budget::default().with_tokens(1_000_000))
+            .unwrap();
+        let mut round = conversation(&host).send("go").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+
+        conversation(&host).interrupt().await.unwrap();
+        round.outcome().await.unwrap();
+
+        let spent = host.tenant("acme").spent().unwrap().tokens;
+        assert!(
+            (13_000..13_500).contains(&spent),
+            "reports: {reports}: {spent}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_round_ends_when_its_time_is_used_up() {
     let model = Arc::new(ScriptedModel::always(Reply::text("half a").then_stall()));

@@ -629,3 +629,36 @@ async fn a_store_of_events_can_be_plugged_in() {
     );
     assert_eq!(kept_for(builder(&echo()).events(brief)).await, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_keeps_no_copy_of_large_prompts_that_wait_for_their_turn() {
+    use crate::host::projection::{ReadResult, read_after};
+    for (bytes, is_kept) in [(1000, true), (WATCHER_BYTES_MAX + 1, false)] {
+        let model = Arc::new(ScriptedModel::replies([
+            Reply::text("first"),
+            Reply::stall(),
+        ]));
+        let sessions = store();
+        let host = builder(&model)
+            .shared_sessions(sessions.clone())
+            .build()
+            .await
+            .unwrap();
+        let conversation = conversation(&host);
+        say(&conversation, "Hi").await;
+        let _open = conversation.send("hang").await.unwrap();
+        let _waits = conversation.send("x".repeat(bytes)).await.unwrap();
+
+        let scope = conversation.scope().unwrap();
+        let start = EventId {
+            epoch: crate::ids::Epoch(1),
+            ..EventId::default()
+        };
+        let read = read_after(&*sessions, &scope, &None, start, None).await;
+
+        let Ok(ReadResult::Events { position, .. }) = read else {
+            panic!("{read:?}");
+        };
+        assert_eq!(position.is_some(), is_kept, "{bytes} bytes");
+    }
+}

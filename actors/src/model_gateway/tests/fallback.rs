@@ -51,9 +51,15 @@ async fn a_call_whose_retries_are_used_up_goes_to_the_fallback_and_says_so() {
     assert_eq!(answer, Ok("second".into()));
     assert_eq!((primary.counts().started, second.counts().started), (3, 1));
     assert_eq!(&*second.last_request().unwrap().model, "small");
+    let mut reports = reports.into_inner();
     assert_eq!(
-        reports.into_inner().last(),
-        Some(&Waiting::Fallback {
+        reports.pop(),
+        Some(Waiting::Sent),
+        "the fallback may bill it"
+    );
+    assert_eq!(
+        reports.pop(),
+        Some(Waiting::Fallback {
             reason: "provider_server_error",
             model: "small".into()
         })

@@ -454,6 +454,7 @@ async fn the_expected_wait_follows_the_pace_of_this_queue() {
         let delays = Mutex::new(Vec::new());
         let notify = |waiting| match waiting {
             Waiting::Queued { delay, .. } => delays.lock().push(delay),
+            Waiting::Sent => {}
             other => panic!("{other:?}"),
         };
         call_as(&gateway, "a", 1, &notify).await.unwrap();

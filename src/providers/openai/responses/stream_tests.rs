@@ -364,3 +364,20 @@ fn names_and_ids_of_open_calls_count_for_the_size_of_an_answer() {
         "{ended:?}"
     );
 }
+
+#[test]
+fn arguments_count_while_they_are_written() {
+    let mut assembler = ResponsesAssembler::from_host(MessageList::default(), "h");
+    let mut bytes = |event: &str| {
+        let events = sse(&[event.to_owned()]);
+        assembler.feed(events.as_bytes(), &mut Vec::new()).unwrap();
+        assembler.argument_bytes()
+    };
+
+    let begun = r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"function_call","call_id":"c","name":"f","arguments":""}}"#;
+    assert_eq!(bytes(begun), 0);
+    let delta =
+        r#"{"type":"response.function_call_arguments.delta","output_index":0,"delta":"{\"a\":"}"#;
+    assert_eq!(bytes(delta), 5);
+    assert_eq!(bytes(delta), 10);
+}
