@@ -1,12 +1,12 @@
 //! Counts what the host does. Conversations, gateways, tool executors and the compactor count in a
-//! [`Tally`] of their own and send it as one message for each piece of work; the collector adds the
+//! `Tally` of their own and send it as one message for each piece of work; the collector adds the
 //! messages up. `/metrics`, OTLP and [`crate::host::Host::figures`] ask it for the sums.
 //!
 //! State: the sums. Supervised by the HostSupervisor. Nothing that was counted is lost with a
 //! collector: it leaves its sums to its replacement, and messages that it did not read are added to
 //! them.
 //!
-//! Its mailbox is bounded: with [`UNREAD_MAX`] messages unread, senders add to a sum beside it, which
+//! Its mailbox is bounded: with 4,096 messages unread, senders add to a sum beside it, which
 //! the collector takes over.
 
 mod figure;
