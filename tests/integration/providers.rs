@@ -353,6 +353,39 @@ async fn half_a_stream_keeps_its_text_and_is_an_error() {
 }
 
 #[tokio::test]
+async fn arguments_of_a_call_that_never_ends_are_reported_while_they_are_written() {
+    for wire in [Wire::Anthropic, Wire::OpenAi, Wire::Responses] {
+        let mut events = match wire {
+            // The scripted calls of this wire arrive whole.
+            Wire::Responses => vec![
+                r#"{"type":"response.output_item.added","output_index":0,"item":{"type":"function_call","call_id":"t1","name":"f","arguments":""}}"#.into(),
+                r#"{"type":"response.function_call_arguments.delta","output_index":0,"delta":"{\"a\":1}"}"#.into(),
+            ],
+            wire => wire.tool_call(),
+        };
+        let whole = r#"{\"a\":1}"#;
+        let at = events.iter().position(|event| event.contains(whole));
+        let at = at.unwrap();
+        events.truncate(at + 1);
+        events[at] = events[at].replace(whole, &format!(r#"{{\"a\":\"{}"#, "x".repeat(3000)));
+        let reply = Reply::stream().send(sse(&events)).then(Step::Stall);
+        let server = ModelServer::start([reply]).await;
+
+        let (events, error) = call(&*wire.provider(&server, quick())).await;
+
+        assert!(
+            events.contains(&ModelEvent::Arguments(3006)),
+            "{wire:?}: {events:?}"
+        );
+        assert!(
+            matches!(error, Some(ProviderError::Timeout { .. })),
+            "{error:?}"
+        );
+        server.clients_left(1).await;
+    }
+}
+
+#[tokio::test]
 async fn a_stalled_stream_times_out_by_the_idle_limit() {
     for wire in WIRES {
         let server =

@@ -275,3 +275,17 @@ async fn conversations_are_counted_by_the_state_of_their_place() {
         host.awake()
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn who_saw_a_round_end_finds_it_in_the_figures() {
+    let host = super::host(&Arc::new(ScriptedModel::always(Reply::text("done")))).await;
+
+    for round in 1..=500 {
+        let mut sent = super::conversation(&host).send("go").await.unwrap();
+        sent.outcome().await.unwrap();
+
+        let figures = host.figures().await;
+        assert_eq!(figures.total.rounds, round);
+        assert_eq!(figures.latencies.round.count(), round);
+    }
+}

@@ -433,6 +433,31 @@ async fn a_fallback_without_a_price_is_named_when_a_budget_of_money_is_set_up() 
     );
 }
 
+/// A conversation of `acme` with `rounds` rounds, whose prompts and answers have `words` words.
+async fn talked(host: &Host, rounds: usize, words: usize) -> ConversationHandle {
+    let talk = (0..rounds).flat_map(|n| {
+        let said = format!("{n} {}", "words ".repeat(words));
+        [
+            crate::chat::Message::user(said.clone()),
+            crate::chat::Message::assistant(said),
+        ]
+    });
+    let conversation = conversation(host);
+    conversation.import(talk.collect()).await.unwrap();
+    conversation
+}
+
+/// A host whose model `own` has a price.
+async fn compacting(model: &Arc<ScriptedModel>, settings: CompactionSettings) -> Host {
+    builder(model)
+        .model("own")
+        .prices(prices())
+        .compaction(settings)
+        .build()
+        .await
+        .unwrap()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_summary_is_charged_its_own_models_price_and_not_made_without_one() {
     for (summary_model, charged) in [("dear", true), ("unpriced", false)] {
@@ -442,26 +467,11 @@ async fn a_summary_is_charged_its_own_models_price_and_not_made_without_one() {
             max_cost_per_hour: 100.0,
             ..CompactionSettings::default()
         };
-        let host = builder(&model)
-            .model("own")
-            .prices(prices())
-            .compaction(compaction)
-            .build()
-            .await
-            .unwrap();
+        let host = compacting(&model, compaction).await;
         host.tenant("acme")
             .set_budget(Budget::default().with_usd(1000.0))
             .unwrap();
-        let talk = (0..60).flat_map(|n| {
-            let said = format!("{n} {}", "words ".repeat(200));
-            [
-                crate::chat::Message::user(said.clone()),
-                crate::chat::Message::assistant(said),
-            ]
-        });
-        conversation(&host).import(talk.collect()).await.unwrap();
-
-        conversation(&host).compact().await.unwrap();
+        talked(&host, 60, 200).await.compact().await.unwrap();
 
         let asked = model
             .requests()
@@ -475,20 +485,6 @@ async fn a_summary_is_charged_its_own_models_price_and_not_made_without_one() {
             "{summary_model}"
         );
     }
-}
-
-/// A conversation of `acme` with a long history, and how many bytes that is to its summary.
-async fn talked(host: &Host) -> ConversationHandle {
-    let talk = (0..60).flat_map(|n| {
-        let said = format!("{n} {}", "words ".repeat(200));
-        [
-            crate::chat::Message::user(said.clone()),
-            crate::chat::Message::assistant(said),
-        ]
-    });
-    let conversation = conversation(host);
-    conversation.import(talk.collect()).await.unwrap();
-    conversation
 }
 
 #[tokio::test(start_paused = true)]
@@ -514,14 +510,8 @@ async fn a_summary_that_is_cut_off_is_charged_as_if_it_had_ended() {
             max_summary_tokens: 1000,
             ..CompactionSettings::default()
         };
-        let host = builder(&model)
-            .model("own")
-            .prices(prices())
-            .compaction(settings)
-            .build()
-            .await
-            .unwrap();
-        let conversation = talked(&host).await;
+        let host = compacting(&model, settings).await;
+        let conversation = talked(&host, 60, 200).await;
         let asking = tokio::spawn({
             let conversation = conversation.clone();
             async move { conversation.compact_with_summary().await }
@@ -555,25 +545,13 @@ async fn a_summary_that_is_cut_off_is_charged_as_if_it_had_ended() {
 #[tokio::test(start_paused = true)]
 async fn no_part_of_a_summary_is_sent_without_the_money_for_all() {
     let model = model();
-    let host = builder(&model)
-        .model("own")
-        .prices(prices())
-        .build()
-        .await
-        .unwrap();
-    let talk = (0..400).flat_map(|n| {
-        let said = format!("{n} {}", "words ".repeat(400));
-        [
-            crate::chat::Message::user(said.clone()),
-            crate::chat::Message::assistant(said),
-        ]
-    });
-    conversation(&host).import(talk.collect()).await.unwrap();
+    let host = compacting(&model, CompactionSettings::default()).await;
+    let conversation = talked(&host, 400, 400).await;
     host.tenant("acme")
         .set_budget(Budget::default().with_tokens(40_000))
         .unwrap();
 
-    conversation(&host).compact_with_summary().await.unwrap();
+    conversation.compact_with_summary().await.unwrap();
 
     assert_eq!(model.requests().len(), 0);
     assert_eq!(host.tenant("acme").spent().unwrap().tokens, 0);
@@ -588,15 +566,13 @@ async fn an_hour_of_summaries_counts_what_their_model_costs() {
             max_cost_per_hour: 1.0,
             ..CompactionSettings::default()
         };
-        let host = builder(&model)
-            .model("own")
-            .prices(prices())
-            .compaction(settings)
-            .build()
+        let host = compacting(&model, settings).await;
+
+        talked(&host, 60, 200)
+            .await
+            .compact_with_summary()
             .await
             .unwrap();
-
-        talked(&host).await.compact_with_summary().await.unwrap();
 
         assert_eq!(!model.requests().is_empty(), is_made, "{summary_model}");
     }
