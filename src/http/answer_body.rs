@@ -38,16 +38,33 @@ use super::{
 };
 use crate::fair::{FairPlaces, Owner};
 
-/// Builds the body of the pieces of `source`. It holds `held`, which counts it, until it is sent, or
-/// until its client has taken no piece for `pause_max`. Time in which `source` has no piece counts
-/// too.
-pub(super) fn answer_body<E: Into<BoxError> + 'static, H: Send + 'static>(
+/// What counts an answer.
+pub(super) trait Counts: Send + 'static {
+    /// Takes `bytes` out of the count: they are given to a connection, which keeps them until its
+    /// client reads. They count by themselves from then on.
+    fn part(&mut self, bytes: usize) -> Option<AnswerRoom>;
+}
+
+impl Counts for AnswerRoom {
+    fn part(&mut self, bytes: usize) -> Option<AnswerRoom> {
+        Some(self.split(bytes))
+    }
+}
+
+/// Builds a body of `source`, in pieces. `counted` counts it until it is sent, or until its client
+/// has taken no piece for `pause_max`. Time in which `source` has no piece counts too.
+pub(super) fn answer_body<E: Into<BoxError> + 'static>(
     source: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
-    held: H,
+    counted: impl Counts,
     pause_max: Duration,
 ) -> Body {
     let slot = Arc::new(Slot {
-        held: Mutex::new(Some((source.map_err(Into::into).boxed(), held))),
+        held: Mutex::new(Some(Held {
+            source: source.map_err(Into::into).boxed(),
+            chunk: Bytes::new(),
+            is_cut: false,
+            counted,
+        })),
         taken_at: Mutex::new(Instant::now()),
     });
     let watch = tokio::spawn({
@@ -69,17 +86,8 @@ pub(super) fn answer_body<E: Into<BoxError> + 'static, H: Send + 'static>(
     })
 }
 
-/// Bytes of a piece of a body that is in memory as a whole. A client that takes one reads.
+/// Bytes of a piece: a connection takes no more that its client does not read.
 const PIECE_BYTES: usize = 64 * 1024;
-
-/// Cuts bytes into pieces, so that a connection takes no more than one that its client does not read.
-pub(super) fn pieces(bytes: Bytes) -> impl Iterator<Item = Bytes> + Send {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        let piece = rest.split_to(rest.len().min(PIECE_BYTES));
-        (!piece.is_empty()).then_some(piece)
-    })
-}
 
 /// Answers with a body that is in memory as a whole and counts in `room` until it is sent, or until
 /// its client has taken no piece of it for `pause_max`.
@@ -103,8 +111,8 @@ pub(super) async fn whole_answer(
 
 /// The body of [`whole_answer`], of bytes that `room` counts already.
 pub(super) fn whole_body(bytes: Bytes, room: AnswerRoom, pause_max: Duration) -> Body {
-    let pieces = pieces(bytes).map(Ok::<_, Infallible>);
-    answer_body(stream::iter(pieces), room, pause_max)
+    let whole = std::future::ready(Ok::<_, Infallible>(bytes));
+    answer_body(stream::once(whole), room, pause_max)
 }
 
 /// As [`whole_answer`], of a value as JSON. A long one is encoded on a blocking thread, with a place.
@@ -123,11 +131,12 @@ pub(super) async fn json_answer(
     whole_answer("application/json", bytes, room, pause_max).await
 }
 
-/// Bytes of an answer that take no room: more than most have.
-const FREE_BYTES: usize = 64 * 1024;
+/// Bytes of a short answer, which has a room of its own: more than most have.
+pub(super) const SHORT_BYTES: usize = 64 * 1024;
 
-/// Bytes of an answer that may wait for its client for ever: less than a connection takes at once.
-const UNWATCHED_BYTES: usize = 4 * 1024;
+/// Bytes of an answer that takes no room and may wait for its client for ever: less than a
+/// connection takes at once.
+pub(super) const UNWATCHED_BYTES: usize = 4 * 1024;
 
 /// How long an answer that is in memory waits for room.
 const HELD_WAIT_MAX: Duration = Duration::from_millis(500);
@@ -144,7 +153,7 @@ pub(super) async fn round_answer(
     bytes: usize,
     value: impl Serialize + Send + 'static,
 ) -> Result<Response, Problem> {
-    if bytes <= FREE_BYTES {
+    if bytes <= SHORT_BYTES {
         return Ok(axum::Json(value).into_response());
     }
     let own = || ConnectionRoom::new(&app.config.bounds);
@@ -159,7 +168,7 @@ pub(super) async fn round_answer(
 /// the longest pause. One that is written while its client reads it counts by itself.
 ///
 /// # Errors
-/// 429 for more than [`FREE_BYTES`] without room.
+/// 429 without room.
 pub(super) async fn counted(
     (answers, tenant, connection): (&AnswerRooms, &TenantId, &ConnectionRoom),
     pause_max: Duration,
@@ -170,27 +179,20 @@ pub(super) async fn counted(
     if bytes <= UNWATCHED_BYTES {
         return Ok(response);
     }
-    let room = if bytes > FREE_BYTES {
+    let room = if bytes > SHORT_BYTES {
         let taken = answers.take_within(HELD_WAIT_MAX, tenant, connection, bytes);
-        Some(taken.await?)
+        taken.await?
     } else {
-        None
+        let taken = answers.take_short(HELD_WAIT_MAX, tenant, connection, bytes);
+        taken.await?
     };
     let (mut parts, body) = response.into_parts();
     parts
         .headers
         .entry(header::CONTENT_LENGTH)
         .or_insert_with(|| HeaderValue::from(bytes));
-    let body = answer_body(in_pieces(body), room, pause_max);
+    let body = answer_body(body.into_data_stream(), room, pause_max);
     Ok(Response::from_parts(parts, body))
-}
-
-/// The chunks of a body, cut into pieces.
-pub(super) fn in_pieces(body: Body) -> impl Stream<Item = Result<Bytes, axum::Error>> + Send {
-    body.into_data_stream().flat_map(|chunk| match chunk {
-        Ok(chunk) => stream::iter(pieces(chunk).map(Ok)).left_stream(),
-        Err(error) => stream::iter([Err(error)]).right_stream(),
-    })
 }
 
 /// Encodes a value: here, until it has more bytes than a worker thread encodes; then from the start, on
@@ -248,28 +250,70 @@ pub(super) fn bytes_of<'a>(messages: impl IntoIterator<Item = &'a Message>) -> u
     messages.map(|message| message.wire().len()).sum()
 }
 
-/// The pieces of a body.
-type Source = BoxStream<'static, Result<Bytes, BoxError>>;
-
-struct Slot<H> {
-    /// The pieces that are not sent; `None` once the body was dropped.
-    held: Mutex<Option<(Source, H)>>,
+struct Slot<C> {
+    /// What is not sent; `None` once the body was dropped.
+    held: Mutex<Option<Held<C>>>,
     /// When the client last took a piece.
     taken_at: Mutex<Instant>,
 }
 
-struct Pieces<H> {
-    slot: Arc<Slot<H>>,
+struct Held<C> {
+    source: BoxStream<'static, Result<Bytes, BoxError>>,
+    /// What is left of the chunk that `source` gave last.
+    chunk: Bytes,
+    /// Whether that chunk is longer than a piece.
+    is_cut: bool,
+    counted: C,
+}
+
+impl<C: Counts> Held<C> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BoxError>>> {
+        while self.chunk.is_empty() {
+            match std::task::ready!(self.source.poll_next_unpin(cx)) {
+                Some(Ok(chunk)) => {
+                    self.is_cut = chunk.len() > PIECE_BYTES;
+                    self.chunk = chunk;
+                }
+                end => return Poll::Ready(end),
+            }
+        }
+        let bytes = self.chunk.split_to(self.chunk.len().min(PIECE_BYTES));
+        let piece = Piece {
+            _counted: self.counted.part(bytes.len()),
+            // A slice would keep the whole chunk in memory.
+            bytes: match self.is_cut {
+                true => Bytes::copy_from_slice(&bytes),
+                false => bytes,
+            },
+        };
+        Poll::Ready(Some(Ok(Bytes::from_owner(piece))))
+    }
+}
+
+/// Bytes that a connection has. They count until it has sent them.
+struct Piece {
+    bytes: Bytes,
+    _counted: Option<AnswerRoom>,
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+struct Pieces<C> {
+    slot: Arc<Slot<C>>,
     watch: AbortHandle,
 }
 
-impl<H> Stream for Pieces<H> {
+impl<C: Counts> Stream for Pieces<C> {
     type Item = Result<Bytes, BoxError>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         *self.slot.taken_at.lock() = Instant::now();
         match &mut *self.slot.held.lock() {
-            Some((source, _)) => source.poll_next_unpin(cx),
+            Some(held) => held.poll_piece(cx),
             None => Poll::Ready(Some(Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "the client did not read the answer in time",
@@ -279,7 +323,7 @@ impl<H> Stream for Pieces<H> {
     }
 }
 
-impl<H> Drop for Pieces<H> {
+impl<C> Drop for Pieces<C> {
     fn drop(&mut self) {
         self.watch.abort();
         drop(self.slot.held.lock().take());
@@ -311,36 +355,60 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_not_read_gives_its_room_back() {
         let bounds = HttpBounds {
-            tenant_answer_bytes_max: 1024,
+            tenant_answer_bytes_max: 3 * 1024,
             ..HttpBounds::default()
         };
         let rooms = AnswerRooms::new(&bounds);
         let connection = ConnectionRoom::new(&bounds);
         let acme = TenantId::new("acme").unwrap();
-        let room = rooms.take(&acme, &connection, 1024).await.unwrap();
-        let pieces = (0..3).map(|_| Ok::<_, Infallible>(Bytes::from_static(b"x")));
+        let take = async |units: usize| rooms.take(&acme, &connection, units * 1024).await;
+        let room = take(3).await.unwrap();
+        let pieces = (0..3).map(|_| Ok::<_, Infallible>(Bytes::from("x".repeat(1024))));
         let pause = Duration::from_secs(60);
         let mut body = answer_body(stream::iter(pieces), room, pause).into_data_stream();
 
+        let mut given = None;
         for _ in 0..2 {
             tokio::time::sleep(Duration::from_secs(50)).await;
-            assert_eq!(
-                body.next().await.unwrap().unwrap(),
-                "x",
-                "a slow client goes on"
-            );
+            let piece = body.next().await.unwrap();
+            given = Some(piece.expect("a slow client goes on"));
         }
-        assert_eq!(
-            rooms.take(&acme, &connection, 1).await.unwrap_err().status,
-            429
-        );
+        assert!(take(1).await.is_ok(), "what is sent counts no more");
+        assert_eq!(take(2).await.unwrap_err().status, 429);
         tokio::time::sleep(pause).await;
 
-        assert!(rooms.take(&acme, &connection, 1024).await.is_ok());
+        assert!(take(2).await.is_ok());
+        assert_eq!(
+            take(3).await.unwrap_err().status,
+            429,
+            "the connection still has a piece"
+        );
+        drop(given);
+        assert!(take(3).await.is_ok());
         assert!(
             body.next().await.unwrap().is_err(),
             "the answer is not cut silently"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_that_is_not_read_keeps_no_more_than_itself_in_memory() {
+        let whole: Arc<[u8]> = vec![7; 5 * PIECE_BYTES / 2].into();
+        let answer = Bytes::from_owner(whole.clone());
+        let room = AnswerRooms::new(&HttpBounds::default());
+        let connection = ConnectionRoom::new(&HttpBounds::default());
+        let acme = TenantId::new("acme").unwrap();
+        let room = room.take(&acme, &connection, answer.len()).await.unwrap();
+        let mut body = whole_body(answer, room, Duration::from_secs(60)).into_data_stream();
+
+        let first = body.next().await.unwrap().unwrap();
+        let second = body.next().await.unwrap().unwrap();
+        let last = body.next().await.unwrap().unwrap();
+
+        drop(body);
+        let all: Vec<u8> = [first, second, last].into_iter().flatten().collect();
+        assert_eq!(all, *whole);
+        assert_eq!(Arc::strong_count(&whole), 1);
     }
 
     /// An answer in memory of this many bytes, counted in `rooms`, on a connection of its own.
@@ -359,14 +427,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_in_memory_counts_until_it_is_read_or_given_up() {
         let rooms = AnswerRooms::new(&HttpBounds {
-            tenant_answer_bytes_max: FREE_BYTES + 1024,
+            tenant_answer_bytes_max: SHORT_BYTES + 1024,
             ..HttpBounds::default()
         });
-        let unread = in_memory(&rooms, FREE_BYTES + 1).await.unwrap();
-        let refused = in_memory(&rooms, FREE_BYTES + 1).await.unwrap_err();
+        let unread = in_memory(&rooms, SHORT_BYTES + 1).await.unwrap();
+        let refused = in_memory(&rooms, SHORT_BYTES + 1).await.unwrap_err();
         assert_eq!((refused.status, &*refused.code), (429, "too_many_bytes"));
 
-        let short = in_memory(&rooms, FREE_BYTES).await.unwrap();
+        let short = in_memory(&rooms, SHORT_BYTES).await.unwrap();
         assert_eq!(short.headers()[header::CONTENT_LENGTH], "65536");
         let shortest = in_memory(&rooms, UNWATCHED_BYTES).await.unwrap();
         tokio::time::sleep(Duration::from_secs(61)).await;
@@ -375,8 +443,8 @@ mod tests {
         assert!(read(short).await.is_err(), "no client read it for a minute");
         assert_eq!(read(shortest).await.unwrap().len(), UNWATCHED_BYTES);
 
-        let next = in_memory(&rooms, FREE_BYTES + 1).await.unwrap();
-        assert_eq!(read(next).await.unwrap().len(), FREE_BYTES + 1);
+        let next = in_memory(&rooms, SHORT_BYTES + 1).await.unwrap();
+        assert_eq!(read(next).await.unwrap().len(), SHORT_BYTES + 1);
         drop(unread);
     }
 }

@@ -1,6 +1,9 @@
 //! The room of answers: bytes of long answers that clients have not read yet, of each connection, of
-//! each tenant and of all together. A request waits for room before its answer is read from the store. Clients that read
-//! nothing then take neither the host's memory nor its processor time.
+//! each tenant and of all together. A request waits for room before its answer is read from the
+//! store. Clients that read nothing then take neither the host's memory nor its processor time.
+//!
+//! Short answers have a room of their own, as large, of each tenant and of all: a client that leaves
+//! long ones unread is still answered. Those that find it full count as long ones.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -60,12 +63,16 @@ struct Rooms {
     tenant_bytes: usize,
     all: Arc<Semaphore>,
     all_units: u32,
+    /// The room of all short answers.
+    all_short: Arc<Semaphore>,
     tenants: Mutex<HashMap<TenantId, Arc<TenantRoom>>>,
 }
 
 #[derive(Debug)]
 struct TenantRoom {
     room: Arc<Semaphore>,
+    /// The room of its short answers.
+    short: Arc<Semaphore>,
     /// Places in the queue for room.
     waiting: Semaphore,
 }
@@ -81,14 +88,18 @@ pub(super) struct AnswerRoom {
     wait: Duration,
     /// Of the connection, of the tenant, and of all.
     permits: Option<[OwnedSemaphorePermit; 3]>,
+    /// Of the tenant and of all, for a short answer.
+    short: Option<[OwnedSemaphorePermit; 2]>,
 }
 
 impl AnswerRooms {
     pub(super) fn new(bounds: &HttpBounds) -> Self {
+        let all = || Arc::new(Semaphore::new(units(bounds.answer_bytes_max) as usize));
         Self(Arc::new(Rooms {
             tenant_bytes: bounds.tenant_answer_bytes_max,
-            all: Arc::new(Semaphore::new(units(bounds.answer_bytes_max) as usize)),
+            all: all(),
             all_units: units(bounds.answer_bytes_max),
+            all_short: all(),
             tenants: Mutex::default(),
         }))
     }
@@ -114,28 +125,54 @@ impl AnswerRooms {
         connection: &ConnectionRoom,
         bytes: usize,
     ) -> Result<AnswerRoom, Problem> {
-        let held = self
-            .0
-            .tenants
-            .lock()
-            .entry(tenant.clone())
-            .or_insert_with(|| {
-                Arc::new(TenantRoom {
-                    room: Arc::new(Semaphore::new(units(self.0.tenant_bytes) as usize)),
-                    waiting: Semaphore::new(WAITING_MAX),
-                })
+        let mut room = self.empty(wait, tenant, connection);
+        room.grow_to(bytes).await?;
+        Ok(room)
+    }
+
+    /// Reserves the `bytes` of a short answer: in the room of short ones, and otherwise as
+    /// [`AnswerRooms::take_within`].
+    ///
+    /// # Errors
+    /// Those of [`AnswerRooms::take`].
+    pub(super) async fn take_short(
+        &self,
+        wait: Duration,
+        tenant: &TenantId,
+        connection: &ConnectionRoom,
+        bytes: usize,
+    ) -> Result<AnswerRoom, Problem> {
+        let mut room = self.empty(wait, tenant, connection);
+        let of = |room: &Arc<Semaphore>| room.clone().try_acquire_many_owned(units(bytes)).ok();
+        room.short = of(&room.held.short)
+            .zip(of(&self.0.all_short))
+            .map(<[_; 2]>::from);
+        if room.short.is_none() {
+            room.grow_to(bytes).await?;
+        }
+        Ok(room)
+    }
+
+    /// A reservation of nothing.
+    fn empty(&self, wait: Duration, tenant: &TenantId, connection: &ConnectionRoom) -> AnswerRoom {
+        let mut tenants = self.0.tenants.lock();
+        let held = tenants.entry(tenant.clone()).or_insert_with(|| {
+            let room = || Arc::new(Semaphore::new(units(self.0.tenant_bytes) as usize));
+            Arc::new(TenantRoom {
+                room: room(),
+                short: room(),
+                waiting: Semaphore::new(WAITING_MAX),
             })
-            .clone();
-        let mut room = AnswerRoom {
+        });
+        AnswerRoom {
             rooms: self.clone(),
             tenant: tenant.clone(),
             connection: connection.clone(),
-            held,
+            held: held.clone(),
             wait,
             permits: None,
-        };
-        room.grow_to(bytes).await?;
-        Ok(room)
+            short: None,
+        }
     }
 }
 
@@ -145,6 +182,7 @@ impl AnswerRoom {
     /// # Errors
     /// 429 when the answer is larger than expected and there is no room.
     pub(super) async fn resize(&mut self, bytes: usize) -> Result<(), Problem> {
+        self.short = None;
         let wanted = units(bytes);
         if let Some(permits) = &mut self.permits {
             for permit in permits {
@@ -153,6 +191,26 @@ impl AnswerRoom {
             }
         }
         self.grow_to(bytes).await
+    }
+
+    /// Takes `bytes` out of it, or as much as it has. They count by themselves until dropped.
+    pub(super) fn split(&mut self, bytes: usize) -> Self {
+        let wanted = units(bytes) as usize;
+        let part = |permit: &mut OwnedSemaphorePermit| {
+            let taken = wanted.min(permit.num_permits());
+            permit.split(taken)
+        };
+        let permits = self.permits.as_mut().map(|held| held.each_mut().map(part));
+        let short = self.short.as_mut().map(|held| held.each_mut().map(part));
+        Self {
+            rooms: self.rooms.clone(),
+            tenant: self.tenant.clone(),
+            connection: self.connection.clone(),
+            held: self.held.clone(),
+            wait: self.wait,
+            permits: permits.and_then(whole),
+            short: short.and_then(whole),
+        }
     }
 
     async fn grow_to(&mut self, bytes: usize) -> Result<(), Problem> {
@@ -206,6 +264,7 @@ impl AnswerRoom {
 impl Drop for AnswerRoom {
     fn drop(&mut self) {
         self.permits = None;
+        self.short = None;
         let mut tenants = self.rooms.0.tenants.lock();
         // This reservation and the map hold it.
         if tenants
@@ -215,6 +274,12 @@ impl Drop for AnswerRoom {
             tenants.remove(&self.tenant);
         }
     }
+}
+
+/// The array of the values, if each is there.
+fn whole<T, const N: usize>(all: [Option<T>; N]) -> Option<[T; N]> {
+    let all: Option<Vec<T>> = all.into_iter().collect();
+    all.and_then(|all| all.try_into().ok())
 }
 
 fn units(bytes: usize) -> u32 {
@@ -270,6 +335,31 @@ mod tests {
             "nothing is kept for a silent tenant"
         );
         assert_eq!(rooms.0.all.available_permits(), 12);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn short_answers_have_a_room_of_their_own_and_are_long_ones_beyond_it() {
+        let rooms = rooms(8, 99);
+        let (acme, wide) = (tenant("acme"), connection(99));
+        let short = |units| rooms.take_short(WAIT_MAX, &acme, &wide, units * UNIT_BYTES);
+
+        let long = rooms.take(&acme, &wide, 8 * UNIT_BYTES).await.unwrap();
+        let mut held = Vec::new();
+        for _ in 0..8 {
+            held.push(short(1).await.unwrap());
+        }
+        assert_eq!(short(1).await.unwrap_err().status, 429);
+        drop(long);
+        for _ in 0..8 {
+            held.push(short(1).await.unwrap());
+        }
+        assert_eq!(short(1).await.unwrap_err().status, 429);
+        let other = rooms.take_short(WAIT_MAX, &tenant("zeta"), &wide, 1).await;
+        assert!(other.is_ok());
+        held.clear();
+        assert!(short(8).await.is_ok());
+        drop(other);
+        assert!(rooms.0.tenants.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

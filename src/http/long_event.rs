@@ -1,6 +1,6 @@
-//! Writes the events of a stream. A long event is sent in pieces, and counts in the room of unread
-//! answers until its client has read it: a thousand streams that are not read would hold a thousand
-//! copies of one long answer.
+//! Writes the events of a stream. One of more than a few KiB is sent in pieces, and counts in the
+//! room of unread answers until its client has read it: a thousand streams that are not read would
+//! hold a thousand copies of one long answer.
 
 use std::{collections::VecDeque, convert::Infallible, time::Duration};
 
@@ -8,14 +8,11 @@ use axum::body::{BodyDataStream, Bytes};
 use futures_util::{StreamExt as _, stream};
 
 use super::{
-    answer_body::{answer_body, pieces, whole_body},
-    answer_room::{AnswerRooms, WAIT_MAX},
+    answer_body::{SHORT_BYTES, UNWATCHED_BYTES, answer_body, whole_body},
+    answer_room::{AnswerRoom, AnswerRooms, WAIT_MAX},
     auth::CallerKey,
     shared::Shared,
 };
-
-/// An event up to this size takes no room: a watcher may hold as much.
-const SHORT_BYTES_MAX: usize = 256 * 1024;
 
 /// How long an event that can be read again waits for room. It is kept in memory meanwhile.
 const WAIT_TO_REPEAT: Duration = Duration::from_millis(50);
@@ -29,6 +26,21 @@ pub(super) enum Reader {
     Once,
     /// This host, for an answer that counts itself.
     Here,
+}
+
+/// Reserves the bytes of an event; `None` if there is no room.
+async fn room(
+    (rooms, wait): (&AnswerRooms, Duration),
+    key: &CallerKey,
+    bytes: usize,
+) -> Option<AnswerRoom> {
+    let (tenant, connection) = (key.tenant(), key.connection());
+    let room = if bytes <= SHORT_BYTES {
+        rooms.take_short(wait, tenant, connection, bytes).await
+    } else {
+        rooms.take_within(wait, tenant, connection, bytes).await
+    };
+    room.ok()
 }
 
 /// There is no room for a long event.
@@ -82,16 +94,15 @@ impl EventWriter {
         let Some(rooms) = &self.rooms else {
             return Some(event());
         };
-        let take = |bytes| rooms.take_within(self.wait, key.tenant(), key.connection(), bytes);
-        let (event, room) = if size <= SHORT_BYTES_MAX {
+        let (event, room) = if size <= SHORT_BYTES {
             let event = event();
-            if event.len() <= SHORT_BYTES_MAX {
+            if event.len() <= UNWATCHED_BYTES {
                 return Some(event);
             }
-            let room = take(event.len()).await.ok()?;
+            let room = room((rooms, self.wait), key, event.len()).await?;
             (event, room)
         } else {
-            let mut room = take(size).await.ok()?;
+            let mut room = room((rooms, self.wait), key, size).await?;
             let event = event();
             room.resize(event.len()).await.ok()?;
             (event, room)
@@ -114,14 +125,13 @@ impl EventWriter {
         events: &mut VecDeque<Bytes>,
     ) -> Result<Option<Bytes>, NoRoom> {
         let bytes: usize = events.iter().map(Bytes::len).sum();
-        let rooms = self.rooms.as_ref().filter(|_| bytes > SHORT_BYTES_MAX);
+        let rooms = self.rooms.as_ref().filter(|_| bytes > UNWATCHED_BYTES);
         let Some(rooms) = rooms else {
             return Ok(events.pop_front());
         };
-        let room = rooms.take_within(self.wait, key.tenant(), key.connection(), bytes);
-        let room = room.await.map_err(|_| NoRoom)?;
-        let all = std::mem::take(events).into_iter().flat_map(pieces);
-        let all = stream::iter(all.map(Ok::<_, Infallible>));
+        let room = room((rooms, self.wait), key, bytes).await.ok_or(NoRoom)?;
+        let all = std::mem::take(events).into_iter().map(Ok::<_, Infallible>);
+        let all = stream::iter(all);
         self.rest = Some(answer_body(all, room, self.pause_max).into_data_stream());
         let piece = self.piece().await.and_then(Result::ok);
         piece.map(Some).ok_or(NoRoom)

@@ -283,6 +283,18 @@ impl ContentBlock {
         }
     }
 
+    /// Returns the bytes that its control characters take in the wire form beyond their own: JSON
+    /// writes most of them with six.
+    pub(crate) fn control_bytes(&self) -> usize {
+        let (Self::Text(TextBlock { text, .. })
+        | Self::Thinking(ThinkingBlock { thinking: text, .. })) = self
+        else {
+            return 0; // The wire form is what the model wrote.
+        };
+        let is_long = |byte: &&u8| matches!(byte, 0..=7 | 0x0b | 0x0e..=0x1f);
+        5 * text.as_bytes().iter().filter(is_long).count()
+    }
+
     /// Returns the value of `type`.
     pub fn kind(&self) -> &str {
         match self {

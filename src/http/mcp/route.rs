@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 
 use super::{api::Api, patience::in_time, server::Server, unread::Unread};
 use crate::http::{
-    answer_body::{answer_body, in_pieces},
+    answer_body::answer_body,
     answer_room::ConnectionRoom,
     api::EventFrame,
     auth::Caller,
@@ -118,7 +118,7 @@ pub(in crate::http) async fn message(
     let pause_max = bounds.write_pause_max + bounds.comment_every;
     // The message lives as long as its call, so it counts until the answer is sent.
     let held = (room, unread);
-    as_problem(response.map(|body| answer_body(in_pieces(body), held, pause_max)))
+    as_problem(response.map(|body| answer_body(body.into_data_stream(), held, pause_max)))
 }
 
 /// Refuses what a page in a browser sends: a name that leads to this host by a trick (DNS rebinding)

@@ -11,7 +11,10 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::api::Refused;
-use crate::http::answer_room::{AnswerRoom, AnswerRooms, ConnectionRoom};
+use crate::http::{
+    answer_body::Counts,
+    answer_room::{AnswerRoom, AnswerRooms, ConnectionRoom},
+};
 
 /// Bytes of an answer that takes no room: its request took as much.
 const SMALL_BYTES: usize = 4 * 1024;
@@ -35,6 +38,14 @@ impl Unread {
             connection: connection.clone(),
             unread: Arc::downgrade(&self.0),
         }
+    }
+}
+
+/// With the room of the request, which counts until all of its answer is sent.
+impl<R: Send + 'static> Counts for (R, Unread) {
+    fn part(&mut self, bytes: usize) -> Option<AnswerRoom> {
+        let (_, Unread(room)) = self;
+        room.lock().as_mut().map(|room| room.split(bytes))
     }
 }
 

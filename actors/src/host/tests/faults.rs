@@ -153,6 +153,21 @@ async fn an_endless_answer_ends_at_its_bound_and_leaves_little_in_the_history() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn control_characters_of_an_answer_count_as_many_bytes_as_a_history_keeps_of_them() {
+    let answer = |text: &str| Reply::text(text.repeat(4 * 1024 * 1024 / text.len()));
+    let model = Arc::new(ScriptedModel::replies([answer("\u{1}"), answer("x\n")]));
+    let host = host(&model).await;
+    let talk = conversation(&host);
+
+    let error = talk.send("Hi").await.unwrap().outcome().await.unwrap_err();
+
+    assert_eq!(error.code(), "provider_protocol");
+    assert!(error.to_string().contains("says more than"), "{error}");
+    let lines = talk.send("Again").await.unwrap().outcome().await.unwrap();
+    assert_eq!(lines.text.trim_end().len(), 4 * 1024 * 1024 - 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failing_provider_gets_at_most_ten_percent_extra_calls() {
     let model = Arc::new(ScriptedModel::always(Reply::error(limited(None))));
     let host = host(&model).await;
