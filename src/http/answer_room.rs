@@ -3,7 +3,9 @@
 //! store. Clients that read nothing then take neither the host's memory nor its processor time.
 //!
 //! Short answers have a room of their own, as large, of each tenant and of all: a client that leaves
-//! long ones unread is still answered. Those that find it full count as long ones.
+//! long ones unread is still answered. Those that find it full count as long ones. A piece of a long
+//! answer counts as a short one while a connection has it, so that one that is never read does not
+//! take the room of an answer that needs all of it.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -143,10 +145,7 @@ impl AnswerRooms {
         bytes: usize,
     ) -> Result<AnswerRoom, Problem> {
         let mut room = self.empty(wait, tenant, connection);
-        let of = |room: &Arc<Semaphore>| room.clone().try_acquire_many_owned(units(bytes)).ok();
-        room.short = of(&room.held.short)
-            .zip(of(&self.0.all_short))
-            .map(<[_; 2]>::from);
+        room.short = room.try_short(bytes);
         if room.short.is_none() {
             room.grow_to(bytes).await?;
         }
@@ -193,7 +192,8 @@ impl AnswerRoom {
         self.grow_to(bytes).await
     }
 
-    /// Takes `bytes` out of it, or as much as it has. They count by themselves until dropped.
+    /// Takes `bytes` out of it, or as much as it has, for a piece that a connection was given. They
+    /// count by themselves until dropped: as a short answer, if there is room.
     pub(super) fn split(&mut self, bytes: usize) -> Self {
         let wanted = units(bytes) as usize;
         let part = |permit: &mut OwnedSemaphorePermit| {
@@ -202,15 +202,18 @@ impl AnswerRoom {
         };
         let permits = self.permits.as_mut().map(|held| held.each_mut().map(part));
         let short = self.short.as_mut().map(|held| held.each_mut().map(part));
-        Self {
-            rooms: self.rooms.clone(),
-            tenant: self.tenant.clone(),
-            connection: self.connection.clone(),
-            held: self.held.clone(),
-            wait: self.wait,
-            permits: permits.and_then(whole),
-            short: short.and_then(whole),
+        let mut piece = self.rooms.empty(self.wait, &self.tenant, &self.connection);
+        piece.short = short.map_or_else(|| piece.try_short(bytes), whole);
+        if piece.short.is_none() {
+            piece.permits = permits.and_then(whole);
         }
+        piece
+    }
+
+    /// Reserves bytes in the room of short answers, if it has as many.
+    fn try_short(&self, bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+        let of = |room: &Arc<Semaphore>| room.clone().try_acquire_many_owned(units(bytes)).ok();
+        Some([of(&self.held.short)?, of(&self.rooms.0.all_short)?])
     }
 
     async fn grow_to(&mut self, bytes: usize) -> Result<(), Problem> {
@@ -360,6 +363,40 @@ mod tests {
         assert!(short(8).await.is_ok());
         drop(other);
         assert!(rooms.0.tenants.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_that_a_connection_has_counts_as_a_short_answer_if_there_is_room() {
+        let rooms = rooms(8, 99);
+        let (acme, wide) = (tenant("acme"), connection(99));
+        let take = async |units| rooms.take(&acme, &wide, units * UNIT_BYTES).await;
+        let left = |room: &AnswerRoom| {
+            let held = [&room.held.room, &room.held.short];
+            held.map(|room| room.available_permits())
+        };
+        let mut answer = take(8).await.unwrap();
+        assert_eq!(left(&answer), [0, 8]);
+
+        let first = answer.split(5 * UNIT_BYTES);
+        assert_eq!(left(&answer), [5, 3]);
+        let second = answer.split(5 * UNIT_BYTES);
+        assert_eq!(left(&answer), [5, 3], "the three that it had left");
+        drop(answer);
+        assert!(take(8).await.is_err());
+        drop(second);
+        assert!(take(8).await.is_ok());
+        assert_eq!(left(&first), [8, 3]);
+        let mut short = rooms
+            .take_short(WAIT_MAX, &acme, &wide, 2 * UNIT_BYTES)
+            .await
+            .unwrap();
+        drop(first);
+        let piece = short.split(UNIT_BYTES);
+        drop(short);
+        assert_eq!(left(&piece), [8, 7]);
+        drop(piece);
+        assert_eq!(rooms.0.all.available_permits(), 99);
+        assert_eq!(rooms.0.all_short.available_permits(), 99);
     }
 
     #[tokio::test(start_paused = true)]

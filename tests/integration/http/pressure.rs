@@ -518,18 +518,18 @@ async fn pages_of_the_console_count_until_they_are_read() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_is_given_again_counts_until_it_is_read() {
     let mut bounds = HttpBounds::default();
-    bounds.tenant_answer_bytes_max = 2 * 1024 * 1024;
+    bounds.tenant_answer_bytes_max = 9 * 1024 * 1024;
     let setting = Setting {
         bounds,
         ..Setting::default()
     };
-    let model = ScriptedModel::answering(|_, _| Reply::text("x".repeat(400 * 1024)));
+    let model = ScriptedModel::answering(|_, _| Reply::text("x".repeat(2 * 1024 * 1024)));
     let server = Server::with(Arc::new(model.without_record()), setting).await;
     let request = format!(
         "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {ACME}\r\n\
          idempotency-key: k\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{{\"content\":\"a\"}}"
     );
-    // The text stands twice in an answer.
+    // The text stands twice in an answer, of which the system takes some hundred KiB.
     let mut held = Vec::new();
     let mut statuses = Vec::new();
     for _ in 0..3 {
@@ -692,6 +692,36 @@ async fn long_events_that_no_client_reads_are_bounded() {
     soon(async { while history().await.status() != 200 {} }).await;
 }
 
+/// Each is no longer than most answers; a tenant may open a thousand streams.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn short_events_that_no_client_reads_are_bounded_together() {
+    const STREAMS: u32 = 40;
+    let server = with_little_room("x".repeat(30_000), Duration::from_secs(60)).await;
+    let ask = server.ask(Method::POST, "/v1/conversations/c/messages", ACME);
+    let ended = soon(with_json(ask, &json!({"content": "hi"})).send()).await;
+    assert_eq!(ended.unwrap().status(), 200);
+    let mut slow = Raw::connect(&server).await;
+    let path = "/v1/conversations/c/events?after=0.0.0";
+    slow.get(path, STREAMS).await;
+    assert_eq!(soon(slow.answered(STREAMS)).await, STREAMS as usize);
+
+    slow.open_window(4_000).await;
+    let mut ended = 0;
+    soon(async {
+        // 256 KiB for short ones, and as much for all of more than 4 KiB.
+        while ended < STREAMS - 17 {
+            let (_, flags, stream, _) = slow.next_of().await.unwrap();
+            ended += u32::from(stream > 0 && flags & END_STREAM > 0);
+        }
+    })
+    .await;
+
+    let history = async || server.get("/v1/conversations/c/messages").await.status();
+    assert_eq!(history().await, 429);
+    drop(slow);
+    soon(async { while history().await != 200 {} }).await;
+}
+
 /// The longest answers of rounds, on each route that answers with one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_answers_of_rounds_that_no_client_reads_are_bounded() {
@@ -804,7 +834,7 @@ async fn responses_that_are_cancelled_or_in_the_background_take_room_until_they_
         "the answer to the cancellation is not read"
     );
     let background = json!({
-        "model": "default", "input": "hi", "background": true, "instructions": "y".repeat(100_000)
+        "model": "default", "input": "hi", "background": true, "instructions": "y".repeat(150_000)
     });
     assert_eq!(create(background.clone()).await.status(), 429);
 
