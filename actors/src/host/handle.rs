@@ -464,6 +464,20 @@ impl ConversationHandle {
         Ok(self.host.read_stored(&scope).await?)
     }
 
+    /// As [`ConversationHandle::state`], for a prompt that follows from it. A conversation that is
+    /// awake here answers without a look at the store: if another process has written it since, the
+    /// prompt is refused with [`ConversationError::InUse`].
+    ///
+    /// # Errors
+    /// Those of [`ConversationHandle::state`].
+    pub async fn state_for_prompt(&self) -> Result<Durable, SendError> {
+        let scope = self.scope.clone()?;
+        match self.host.directory.read_awake(&scope).await {
+            Some(state) => Ok(*state),
+            None => self.state().await,
+        }
+    }
+
     /// The tenant and the conversation, or the error of a malformed id.
     pub(super) fn scope(&self) -> Result<Scope, SendError> {
         self.scope.clone()

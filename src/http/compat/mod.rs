@@ -124,7 +124,7 @@ impl Call {
             Bound::Nothing | Bound::New(_) => None,
             Bound::Follows(_, waiting) => Some((waiting, Known::Followed)),
             Bound::Whole(_) => {
-                let state = conversation.state().await?;
+                let state = conversation.state_for_prompt().await?;
                 let is_known = state.head.0 > 0;
                 is_known.then(|| (waiting_in(&state), Known::of(&state)))
             }

@@ -333,7 +333,7 @@ async fn followed(app: &App, tenant: &TenantId, previous: &str) -> Result<Bound,
     let (id, Place { round, .. }) = stored::parsed(previous).ok_or_else(missing)?;
     let scope = scope(tenant, &id).map_err(|_| missing())?;
     let conversation = app.conversation(&scope);
-    let state = conversation.state().await?;
+    let state = conversation.state_for_prompt().await?;
     if state.head == Seq(0) {
         return Err(missing());
     }
