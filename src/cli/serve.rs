@@ -295,7 +295,7 @@ async fn leave(
     {
         server.abort();
     }
-    host.ports().sessions.close(STORE_CLOSE_MAX).await?;
+    host.close_store(STORE_CLOSE_MAX).await?;
     // Without the mark, the open rounds count this stop as a crash.
     if let Err(error) = crate::private::file()
         .create(true)

@@ -283,16 +283,23 @@ impl ContentBlock {
         }
     }
 
-    /// Returns the bytes that its control characters take in the wire form beyond their own: JSON
-    /// writes most of them with six.
-    pub(crate) fn control_bytes(&self) -> usize {
-        let (Self::Text(TextBlock { text, .. })
-        | Self::Thinking(ThinkingBlock { thinking: text, .. })) = self
-        else {
-            return 0; // The wire form is what the model wrote.
+    /// Returns the bytes that a history keeps of this block: those of [`ContentBlock::size`], with
+    /// control characters as JSON writes most of them, with six bytes.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let (first, second) = match self {
+            Self::Text(block) => (block.text.as_str(), ""),
+            Self::Thinking(block) => {
+                let signature = block.signature.as_deref();
+                (block.thinking.as_str(), signature.unwrap_or_default())
+            }
+            Self::ToolUse(call) => (call.id.as_str(), call.name.as_str()),
+            Self::ToolResult(_) | Self::Image(_) | Self::Document(_) | Self::Other { .. } => {
+                ("", "")
+            }
         };
-        let is_long = |byte: &&u8| matches!(byte, 0..=7 | 0x0b | 0x0e..=0x1f);
-        5 * text.as_bytes().iter().filter(is_long).count()
+        let bytes = first.bytes().chain(second.bytes());
+        let controls = bytes.filter(|byte| matches!(byte, 0..=7 | 0x0b | 0x0e..=0x1f));
+        self.size() + 5 * controls.count()
     }
 
     /// Returns the value of `type`.
@@ -441,5 +448,31 @@ impl<'de> Deserialize<'de> for ContentBlock {
         // The whole block is parsed for its type, so that a block with two `type` keys is refused.
         let tag: Tag<'_> = serde_json::from_str(raw.get()).map_err(serde::de::Error::custom)?;
         Self::decode(raw.get(), &tag.kind).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_count_as_a_history_keeps_them_wherever_they_are() {
+        let controls = || (0..=31).map(char::from).collect::<String>();
+        let text = ContentBlock::text(controls());
+        let thinking = ContentBlock::Thinking(ThinkingBlock {
+            thinking: controls(),
+            signature: Some(controls()),
+        });
+        let call = ContentBlock::ToolUse(ToolUseBlock {
+            id: controls(),
+            name: controls(),
+            input: RawJson::empty_object(),
+        });
+        for block in [text, thinking, call] {
+            let wire = serde_json::to_string(&block).unwrap().len();
+            let kept = block.kept_bytes();
+            // Five of them are written with two bytes.
+            assert!((wire - 20..wire + 32).contains(&kept), "{kept} of {wire}");
+        }
     }
 }

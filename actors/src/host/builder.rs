@@ -486,6 +486,7 @@ impl<H> HostBuilder<H> {
             resolver,
             resources: self.resources,
             documents: self.documents,
+            deletions: tokio_util::task::TaskTracker::new(),
         };
         Ok((self.wrap)(Host(Arc::new(inner))))
     }

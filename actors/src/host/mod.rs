@@ -35,6 +35,7 @@ use std::{sync::Arc, time::Duration};
 
 use ractor::ActorCell;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
 pub use crate::conversation::{StoreOutage, WaitsFor};
 pub use builder::HostBuilder;
@@ -83,6 +84,8 @@ pub(crate) struct HostInner {
     /// Extracts the text of documents for models that take no documents. `None`: such prompts are
     /// refused.
     documents: Option<Arc<dyn DocumentText>>,
+    /// Deletions under way.
+    deletions: TaskTracker,
 }
 
 impl Drop for HostInner {
@@ -302,11 +305,32 @@ impl Host {
         {
             tracing::warn!("what belongs to the tools did not close in time");
         }
-        self.0.tenants.store_spending().await;
+        self.settle(RESOURCES_CLOSE_MAX).await;
         if let Err(error) = self.0.ports.sessions.close(Duration::from_secs(10)).await {
             tracing::error!(%error, "the store did not close well");
         }
         self.0.supervisor.stop(None);
         awake
+    }
+
+    /// Closes the store at once, within `within`. Rounds stay open, and the next host of the store
+    /// resumes them. Deletions under way have a moment to end before, and what tenants spent is
+    /// stored.
+    ///
+    /// # Errors
+    /// Those of the store, which may then lack acknowledged work.
+    pub async fn close_store(&self, within: Duration) -> Result<(), StoreError> {
+        self.settle(RESOURCES_CLOSE_MAX.min(within)).await;
+        self.0.ports.sessions.close(within).await
+    }
+
+    /// Waits for deletions, which bill what they cut, and stores what tenants spent.
+    async fn settle(&self, within: Duration) {
+        let deletions = &self.0.deletions;
+        deletions.close();
+        if tokio::time::timeout(within, deletions.wait()).await.is_err() {
+            tracing::warn!("some conversations are not deleted yet");
+        }
+        self.0.tenants.store_spending().await;
     }
 }

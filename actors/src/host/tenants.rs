@@ -7,6 +7,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use serde::Serialize;
+use tokio::task::JoinHandle;
 
 use super::{ConversationHandle, Host, HostInner, SendError, TenantHandle, directory::Deletion};
 use crate::{
@@ -205,6 +206,14 @@ impl ConversationHandle {
         let scope = self.scope.clone()?;
         self.host.clone().delete(scope).await
     }
+
+    /// As [`ConversationHandle::delete`], without a wait. An error is logged. The shutdown of the
+    /// host waits for it.
+    pub fn delete_later(&self) {
+        if let Ok(scope) = self.scope.clone() {
+            drop(self.host.clone().begin_delete(scope));
+        }
+    }
 }
 
 /// Reports an error of the artifact store like one of the journal store.
@@ -218,11 +227,36 @@ fn not_released(error: ArtifactError) -> SendError {
 impl HostInner {
     /// Deletes a conversation, in a separate task.
     pub(super) async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
-        let runtime = self.directory.runtime().clone();
-        let deleted = runtime
-            .spawn(async move { self.delete_here(&scope).await })
-            .await;
+        let deleted = self.begin_delete(scope).await;
         deleted.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
+    }
+
+    fn begin_delete(self: Arc<Self>, scope: Scope) -> JoinHandle<Result<bool, SendError>> {
+        let runtime = self.directory.runtime().clone();
+        let deletions = self.deletions.clone();
+        let deletion = async move {
+            let deleted = self.delete_here(&scope).await;
+            if let Err(error) = &deleted {
+                let conversation = &scope.conversation;
+                tracing::debug!(%conversation, %error, "the conversation was not deleted");
+            }
+            deleted
+        };
+        runtime.spawn(deletions.track_future(deletion))
+    }
+
+    /// Bills the model call of a conversation that no activation has taken up since its host ended.
+    async fn bill_lost_call(&self, scope: &Scope) {
+        let tenant = self.tenants.get(&scope.tenant);
+        if !tenant.stores_spending() {
+            return;
+        }
+        // A journal that cannot be read is deleted all the same.
+        if let Ok(state) = self.read_stored(scope).await
+            && let Some(reserved) = state.spent.reserved
+        {
+            tenant.charge_lost_call(reserved);
+        }
     }
 
     async fn delete_here(&self, scope: &Scope) -> Result<bool, SendError> {
@@ -286,6 +320,9 @@ impl HostInner {
         deletion: Deletion,
         lived: bool,
     ) -> Result<bool, SendError> {
+        if !lived {
+            self.bill_lost_call(scope).await;
+        }
         // The streams end before the journal is deleted, so that watchers get `deleted`. The events
         // are dropped last, after the watchers had time to read them. `deletion` blocks the id
         // until then.

@@ -52,10 +52,19 @@ impl Tenant {
         self.store_spending().await
     }
 
+    /// Whether the store keeps what this tenant spends.
+    pub(crate) fn stores_spending(&self) -> bool {
+        !self.budget.budget().is_unlimited() && !self.is_erased.load(Ordering::Acquire)
+    }
+
+    /// Counts the reservation of a call that a host before this one began, and that nothing settles.
+    pub(crate) fn charge_lost_call(&self, reserved: Amount) {
+        self.budget.charge(reserved);
+    }
+
     /// Whether the store lacks something, or may know of more than this host counts.
     pub(crate) fn has_spending_to_store(&self) -> bool {
-        !self.budget.budget().is_unlimited()
-            && !self.is_erased.load(Ordering::Acquire)
+        self.stores_spending()
             && (self.seats_taken() > 0
                 || self
                     .spending

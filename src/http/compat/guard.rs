@@ -117,16 +117,17 @@ impl Drop for DisconnectGuard {
         let Some(conversation) = self.conversation.take() else {
             return;
         };
-        let is_stateless = self.is_stateless;
+        if self.is_stateless {
+            conversation.delete_later();
+            return;
+        }
         let round = self.round;
         // `drop` cannot wait, so a task does the work; without a runtime the host is ending anyway.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         runtime.spawn(async move {
-            if is_stateless {
-                erase(&conversation).await;
-            } else if let Some(Ok(reply)) = round.map(|round| conversation.watch(round)) {
+            if let Some(Ok(reply)) = round.map(|round| conversation.watch(round)) {
                 // Interrupt only while this client's round is open: another client's round must not
                 // end.
                 let is_open = conversation

@@ -3,6 +3,7 @@
 //!
 //! Pure.
 
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 use crate::{
@@ -18,6 +19,15 @@ pub(crate) const OUTPUT_CODE: &str = "output_refused";
 
 /// How many places of a text are searched for JSON.
 const PLACES_MAX: usize = 32;
+
+/// How many values of a text are compared with the schema, which may take long for each.
+const VALUES_TRIED_MAX: usize = 8;
+
+/// The fault of a further value.
+const TRIED: &str = "the answer has too many JSON values that do not fit";
+
+/// How many times the bytes of a text are read for places that turn out to be no JSON.
+const READ_TIMES_MAX: usize = 3;
 
 /// How many characters of a fault the model sees.
 const FAULT_CHARS_MAX: usize = 2000;
@@ -84,7 +94,12 @@ pub(crate) fn json_in<T>(
         ));
     }
     let mut fault = None;
-    let whole = match serde_json::from_str::<Value>(text.trim()) {
+    let mut tries = VALUES_TRIED_MAX;
+    let mut accept = |value| {
+        tries = usize::checked_sub(tries, 1).ok_or_else(|| TRIED.to_owned())?;
+        accept(value)
+    };
+    let whole = match parsed(text.trim()) {
         Ok(value) => accept(value).map_err(|why| fault = Some(why)),
         Err(error) => {
             let mut fences = text.split("```").skip(1).step_by(2).take(PLACES_MAX);
@@ -92,7 +107,7 @@ pub(crate) fn json_in<T>(
                 let body = fence.trim_start_matches(|c: char| c.is_ascii_alphanumeric());
                 let value = [body, fence]
                     .into_iter()
-                    .find_map(|body| serde_json::from_str(body.trim()).ok())?;
+                    .find_map(|body| parsed(body.trim()).ok())?;
                 accept(value)
                     .map_err(|why| fault.get_or_insert(why).clone())
                     .ok()
@@ -105,29 +120,50 @@ pub(crate) fn json_in<T>(
     whole.map_err(|()| fault.unwrap_or_default())
 }
 
-/// The first accepted object or array between words.
+/// Parses a text. One that is no JSON builds no values.
+fn parsed(text: &str) -> serde_json::Result<Value> {
+    serde_json::from_str::<IgnoredAny>(text)?;
+    serde_json::from_str(text)
+}
+
+/// The first accepted object or array between words. Values that nothing closes are read to the end
+/// of the text, so only so many bytes are read for all places together.
 fn between<T>(
     text: &str,
     accept: &mut impl FnMut(Value) -> Result<T, String>,
     fault: &mut Option<String>,
 ) -> Option<T> {
     let mut rest = text;
+    let mut left = READ_TIMES_MAX * text.len();
     for _ in 0..PLACES_MAX {
         rest = rest.get(rest.find(['{', '['])?..)?;
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<IgnoredAny>();
         let skip = match values.next() {
-            Some(Ok(value)) => {
-                match accept(value) {
-                    Ok(accepted) => return Some(accepted),
-                    Err(why) => drop(fault.get_or_insert(why)),
+            Some(Ok(_)) => {
+                let end = values.byte_offset().max(1);
+                if let Ok(value) = serde_json::from_str(rest.get(..end)?) {
+                    match accept(value) {
+                        Ok(accepted) => return Some(accepted),
+                        Err(why) => drop(fault.get_or_insert(why)),
+                    }
                 }
-                values.byte_offset().max(1)
+                end
             }
-            _ => 1,
+            Some(Err(error)) => {
+                left = left.checked_sub(read_until(rest, &error))?;
+                1
+            }
+            None => 1,
         };
         rest = rest.get(skip..)?;
     }
     None
+}
+
+/// How many bytes of `text` were read before this error.
+fn read_until(text: &str, error: &serde_json::Error) -> usize {
+    let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
+    lines.map(str::len).sum::<usize>() + error.column()
 }
 
 #[cfg(test)]
@@ -176,5 +212,34 @@ mod tests {
                 .starts_with("the answer is not JSON: ")
         );
         assert!(found(&"[".repeat(100_000)).is_err(), "deep nonsense ends");
+    }
+
+    #[test]
+    fn few_values_are_tried_and_a_text_is_read_few_times() {
+        let text = |others: usize| format!(r#"{}{{"a":1}}"#, r#"{"b":1} "#.repeat(others));
+        let mut tried = 0;
+        let mut found = |text: &str| {
+            tried = 0;
+            let fits = |value: Value| {
+                tried += 1;
+                value.get("a").map(|_| ()).ok_or_else(String::new)
+            };
+            (json_in(text, fits).is_ok(), tried)
+        };
+        assert_eq!(found(&text(VALUES_TRIED_MAX - 1)), (true, VALUES_TRIED_MAX));
+        assert_eq!(found(&text(VALUES_TRIED_MAX)), (false, VALUES_TRIED_MAX));
+
+        // Each of these brackets opens what nothing closes.
+        let open = |count: usize| format!(r#"{} {{"a":1}}"#, "[".repeat(count));
+        assert_eq!(found(&open(2)), (true, 1));
+        assert_eq!(found(&open(READ_TIMES_MAX + 1)), (false, 0));
+    }
+
+    #[test]
+    fn an_error_says_how_far_a_text_was_read() {
+        for (text, read) in [("[1,\n 2", 6), ("[1, x]", 5), ("[\n\n\nx", 5)] {
+            let error = serde_json::from_str::<IgnoredAny>(text).unwrap_err();
+            assert_eq!(read_until(text, &error), read, "{text} {error}");
+        }
     }
 }

@@ -563,8 +563,7 @@ impl Collector {
             }
             ModelEvent::Block(block) => {
                 let bytes = block.content_bytes();
-                // A history has the wire form.
-                self.size.add_block(bytes + block.control_bytes());
+                self.size.add_block(block.kept_bytes());
                 if let ContentBlock::ToolUse(_) = block {
                     self.size.calls += 1;
                     self.open_arguments = 0;

@@ -13,7 +13,7 @@ use crate::{
     memory::MemorySkills,
     model_gateway::{Fallback, GatewayConfig, ModelRetryPolicy},
     policy::{Budget, Price, Prices},
-    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError},
+    ports::{BoxFuture, Capabilities, LlmProvider, ModelStream, ProviderError, SessionBackend},
     skill::{Skill, SkillName},
     stream::StopReason,
     testing::{Reply, ScriptedModel},
@@ -575,5 +575,61 @@ async fn an_hour_of_summaries_counts_what_their_model_costs() {
             .unwrap();
 
         assert_eq!(!model.requests().is_empty(), is_made, "{summary_model}");
+    }
+}
+
+/// A host of this store whose model thinks much and does not end, with a budget for its tenant.
+async fn thinking_on(store: &Arc<dyn SessionBackend>) -> Host {
+    let thoughts = Reply::thinking("thinking ".repeat(4000)).chunks(40);
+    let model = Arc::new(ScriptedModel::always(thoughts.then_stall()));
+    let host = builder(&model).shared_sessions(store.clone());
+    let host = host.build().await.unwrap();
+    let budget = Budget::default().with_tokens(1_000_000);
+    host.tenant("acme").set_budget(budget).unwrap();
+    host
+}
+
+/// Tokens that the store knows of, read by another host.
+async fn stored_tokens(store: &Arc<dyn SessionBackend>) -> u64 {
+    let host = thinking_on(store).await;
+    let _waits = host.tenant("acme").conversation("reader").send("go").await;
+    host.tenant("acme").spent().unwrap().tokens
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_killed_host_cut_is_billed_when_its_conversation_is_deleted() {
+    let store = store();
+    let first = thinking_on(&store).await;
+    let _cut = conversation(&first).send("go").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(first);
+    let next = thinking_on(&store).await;
+
+    assert!(conversation(&next).delete().await.unwrap());
+
+    let billed = next.tenant("acme").spent().unwrap().tokens;
+    assert!(billed > 1000, "{billed}");
+    assert!(!conversation(&next).delete().await.unwrap());
+    assert_eq!(next.tenant("acme").spent().unwrap().tokens, billed);
+    next.shutdown(Duration::ZERO).await;
+    assert!(stored_tokens(&store).await >= billed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_deleted_while_a_host_stops_is_billed_and_stored() {
+    for in_order in [true, false] {
+        let store = store();
+        let host = thinking_on(&store).await;
+        let _cut = conversation(&host).send("go").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+
+        conversation(&host).delete_later();
+        match in_order {
+            true => drop(host.shutdown(Duration::ZERO).await),
+            false => host.close_store(Duration::from_secs(9)).await.unwrap(),
+        }
+
+        let stored = stored_tokens(&store).await;
+        assert!(stored >= 9000, "{stored}");
     }
 }
