@@ -181,14 +181,19 @@ impl AnswerRoom {
     /// # Errors
     /// 429 when the answer is larger than expected and there is no room.
     pub(super) async fn resize(&mut self, bytes: usize) -> Result<(), Problem> {
-        self.short = None;
-        let wanted = units(bytes);
-        if let Some(permits) = &mut self.permits {
-            for permit in permits {
-                let more = permit.num_permits().saturating_sub(wanted as usize);
-                drop(permit.split(more));
+        let wanted = units(bytes) as usize;
+        let shrink = |permit: &mut OwnedSemaphorePermit| {
+            let more = permit.num_permits().saturating_sub(wanted);
+            drop(permit.split(more));
+        };
+        match &mut self.short {
+            Some(short) if short.iter().all(|held| held.num_permits() >= wanted) => {
+                short.iter_mut().for_each(shrink);
+                return Ok(());
             }
+            _ => self.short = None,
         }
+        self.permits.iter_mut().flatten().for_each(shrink);
         self.grow_to(bytes).await
     }
 

@@ -53,6 +53,8 @@ pub(super) struct EventWriter {
     rooms: Option<AnswerRooms>,
     wait: Duration,
     pause_max: Duration,
+    /// Room for the events that are written next.
+    reserved: Option<AnswerRoom>,
     /// What is left of a long event.
     rest: Option<BodyDataStream>,
 }
@@ -66,6 +68,7 @@ impl EventWriter {
                 Reader::Once | Reader::Here => WAIT_MAX,
             },
             pause_max: app.config.bounds.write_pause_max,
+            reserved: None,
             rest: None,
         }
     }
@@ -111,6 +114,15 @@ impl EventWriter {
         self.piece().await?.ok()
     }
 
+    /// Reserves room for the events that [`EventWriter::first_of`] sends next, before they are
+    /// written. `None` if there is none: the stream ends.
+    pub(super) async fn reserve(&mut self, key: &CallerKey, bytes: usize) -> Option<()> {
+        if let Some(rooms) = self.rooms.as_ref().filter(|_| bytes > UNWATCHED_BYTES) {
+            self.reserved = Some(room((rooms, self.wait), key, bytes).await?);
+        }
+        Some(())
+    }
+
     /// Sends events that are written already: returns the first one of short ones, or takes all of long
     /// ones, which count together, and returns a piece. `None` if there is no event.
     ///
@@ -124,12 +136,17 @@ impl EventWriter {
         key: &CallerKey,
         events: &mut VecDeque<Bytes>,
     ) -> Result<Option<Bytes>, NoRoom> {
+        let reserved = self.reserved.take();
         let bytes: usize = events.iter().map(Bytes::len).sum();
         let rooms = self.rooms.as_ref().filter(|_| bytes > UNWATCHED_BYTES);
         let Some(rooms) = rooms else {
             return Ok(events.pop_front());
         };
-        let room = room((rooms, self.wait), key, bytes).await.ok_or(NoRoom)?;
+        let room = match reserved {
+            Some(mut room) => room.resize(bytes).await.map(|()| room).ok(),
+            None => room((rooms, self.wait), key, bytes).await,
+        };
+        let room = room.ok_or(NoRoom)?;
         let all = std::mem::take(events).into_iter().map(Ok::<_, Infallible>);
         let all = stream::iter(all);
         self.rest = Some(answer_body(all, room, self.pause_max).into_data_stream());

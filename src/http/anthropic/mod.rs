@@ -113,9 +113,10 @@ pub(super) async fn create(
     }
     let ended = call_made.end(&app).await?;
     let (reason, sequence) = stop_reason(&ended, stop);
-    message.content = ended.thoughts.iter().map(block).collect();
-    if !ended.text.is_empty() {
-        let text = serde_json::json!({ "type": "text", "text": ended.text });
+    message.content = ended.thoughts().iter().map(block).collect();
+    let text = ended.text();
+    if !text.is_empty() {
+        let text = serde_json::json!({ "type": "text", "text": text });
         message.content.push(text);
     }
     message.content.extend(ended.calls.iter().map(call));

@@ -14,7 +14,7 @@ use super::{
     wire::{MessageShown, UsageShown, block},
 };
 use crate::http::{
-    compat::{Encoder, Ended, Out, event},
+    compat::{Encoder, Ended, Out, Prefix, event},
     error::Problem,
 };
 
@@ -26,7 +26,7 @@ pub(super) struct Events {
     /// The index of the next block.
     next: usize,
     /// The open block of thoughts, with what was written.
-    thought: Option<(usize, String)>,
+    thought: Option<(usize, Prefix)>,
     /// The open block of text.
     text: Option<usize>,
 }
@@ -88,10 +88,9 @@ impl Events {
         };
         let (index, written) = match self.thought.take() {
             Some(open) => open,
-            None => (self.start(&thinking(), out), String::new()),
+            None => (self.start(&thinking(), out), Prefix::default()),
         };
-        let missing = thought.thinking.strip_prefix(written.as_str());
-        if let Some(missing) = missing.filter(|missing| !missing.is_empty()) {
+        if let Some(missing) = written.rest(&thought.thinking) {
             let delta = json!({ "type": "thinking_delta", "thinking": missing });
             Self::delta(index, &delta, out);
         }
@@ -133,10 +132,10 @@ impl Encoder for Events {
         if self.thought.is_none() {
             self.end_text(out);
             let index = self.start(&thinking(), out);
-            self.thought = Some((index, String::new()));
+            self.thought = Some((index, Prefix::default()));
         }
         if let Some((index, written)) = &mut self.thought {
-            written.push_str(text);
+            written.push(text);
             let delta = json!({ "type": "thinking_delta", "thinking": text });
             Self::delta(*index, &delta, out);
         }
@@ -229,8 +228,7 @@ mod tests {
         events.thoughts(&[thought], &mut out);
         events.ended(
             &Ended {
-                text: "Let me see.".into(),
-                thoughts: Vec::new(),
+                message: None,
                 calls: vec![call],
                 stop: StopReason::EndTurn,
                 usage: Usage::default(),

@@ -10,6 +10,7 @@ mod count;
 pub(super) mod guard;
 mod loose;
 pub(super) mod model;
+mod prefix;
 pub(super) mod steps;
 mod streamed;
 mod transcript;
@@ -33,6 +34,7 @@ pub(super) use self::{
     asked::{Asked, BringsHistory},
     count::count_tokens,
     loose::{Given, Loose, LooseText, Skipped},
+    prefix::Prefix,
     steps::{Ended, Step},
     streamed::{Encoder, Out, data, event, respond},
     transcript::{Speaker, Transcript, Turn, instructions_in},
@@ -244,7 +246,7 @@ impl Call {
             match self.ahead.pop_front() {
                 Some(Step::Ended(ended)) => return Some(Ok(ended)),
                 Some(Step::Failed(failure)) => return Some(Err(failed(&failure))),
-                Some(Step::Text(_) | Step::Thinking(_) | Step::Thoughts(_)) => {}
+                Some(Step::Text(_) | Step::Thinking(_) | Step::Message(_)) => {}
                 None => {
                     let event = self.reply.next_now().await?;
                     self.take(&event);
@@ -265,7 +267,7 @@ impl Call {
             match step {
                 Some(Step::Ended(ended)) => break Ok(ended),
                 Some(Step::Failed(failure)) => break Err(failed(&failure)),
-                Some(Step::Text(_) | Step::Thinking(_) | Step::Thoughts(_)) => {}
+                Some(Step::Text(_) | Step::Thinking(_) | Step::Message(_)) => {}
                 None => match self.reply.outcome().await {
                     Ok(_) => break Err(Problem::internal()),
                     Err(error) => break Err(error.into()),

@@ -9,24 +9,51 @@ use callboard_actors::{
     stream::{EventKind, Failure, StopReason},
 };
 
+use super::prefix::Prefix;
+
 /// What follows from an event.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) enum Step {
     Text(String),
     Thinking(String),
-    /// A message is whole: its thoughts with their signatures.
-    Thoughts(Vec<ContentBlock>),
+    /// A message is whole.
+    Message(Whole),
     Ended(Ended),
     Failed(Failure),
+}
+
+/// A message of the model, with what of its text was not given as it came. Shares its bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::http) struct Whole {
+    pub(in crate::http) message: Message,
+    /// The bytes of its text that were given; `None` if nothing is missing.
+    missing_from: Option<usize>,
+    /// Whether a newline separates what is missing from an earlier message.
+    is_separated: bool,
+}
+
+impl Whole {
+    /// Its thoughts, as the provider signed them.
+    pub(in crate::http) fn thoughts(&self) -> Vec<ContentBlock> {
+        thoughts(&self.message)
+    }
+
+    /// The part of its text that was not given.
+    pub(in crate::http) fn missing(&self) -> Option<String> {
+        let mut text = self.message.text();
+        let mut missing = text.split_off(self.missing_from?.min(text.len()));
+        if self.is_separated {
+            missing.insert(0, '\n');
+        }
+        Some(missing)
+    }
 }
 
 /// The end of a call.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::http) struct Ended {
-    /// Text of the last message of the model.
-    pub(in crate::http) text: String,
-    /// Its thoughts, as the provider signed them.
-    pub(in crate::http) thoughts: Vec<ContentBlock>,
+    /// The last message of the model. Shares its bytes.
+    pub(in crate::http) message: Option<Message>,
     /// Calls that the client has to run; empty at the end of the round.
     pub(in crate::http) calls: Vec<ToolUseBlock>,
     pub(in crate::http) stop: StopReason,
@@ -37,20 +64,26 @@ pub(in crate::http) struct Ended {
 }
 
 impl Ended {
-    /// Bytes of what it has: text, thoughts and the inputs of calls.
-    pub(in crate::http) fn bytes(&self) -> usize {
-        let inputs = self.calls.iter().map(|call| call.input.as_str().len());
-        let thoughts = self.thoughts.iter().map(bytes_of_thought);
-        self.text.len() + inputs.sum::<usize>() + thoughts.sum::<usize>()
+    /// Text of the last message of the model.
+    pub(in crate::http) fn text(&self) -> String {
+        self.message.as_ref().map(Message::text).unwrap_or_default()
     }
-}
 
-fn bytes_of_thought(block: &ContentBlock) -> usize {
-    match block {
-        ContentBlock::Thinking(thought) => {
-            thought.thinking.len() + thought.signature.as_ref().map_or(0, String::len)
-        }
-        other => other.raw().map_or(0, |raw| raw.as_str().len()),
+    /// Its thoughts, as the provider signed them.
+    pub(in crate::http) fn thoughts(&self) -> Vec<ContentBlock> {
+        self.message.as_ref().map(thoughts).unwrap_or_default()
+    }
+
+    /// Bytes of what it has: the message and the inputs of calls.
+    pub(in crate::http) fn bytes(&self) -> usize {
+        let message = self.message.as_ref();
+        message.map_or(0, |message| message.wire().len()) + self.call_bytes()
+    }
+
+    /// Bytes of the inputs of its calls.
+    pub(in crate::http) fn call_bytes(&self) -> usize {
+        let inputs = self.calls.iter().map(|call| call.input.as_str().len());
+        inputs.sum()
     }
 }
 
@@ -74,12 +107,11 @@ pub(super) struct Steps {
     seq: Seq,
     open: Vec<OpenCall>,
     usage: Usage,
-    /// Text of the last message.
-    text: String,
-    /// Thoughts of the last message.
-    thoughts: Vec<ContentBlock>,
+    /// The last message of the round, and of this call.
+    last: Option<Message>,
+    message: Option<Message>,
     /// Text already given of the message that the model is writing.
-    given: String,
+    given: Prefix,
     /// Whether an earlier message of the call was given; a newline separates the two.
     has_more: bool,
 }
@@ -122,23 +154,22 @@ impl Steps {
                     is_clients: false,
                 };
                 self.open = message.tool_uses().into_iter().map(to_open).collect();
+                self.last = Some(message.clone());
                 if !self.is_here() {
                     return steps;
                 }
+                self.message = Some(message.clone());
                 // Deltas are dropped for a client that reads slowly, messages are not: give what
                 // this one lacks.
-                self.text = message.text();
-                self.thoughts = thoughts(message);
-                if !self.thoughts.is_empty() {
-                    steps.push(Step::Thoughts(self.thoughts.clone()));
-                }
-                let missing = self.text.strip_prefix(self.given.as_str());
-                if let Some(missing) = missing.filter(|missing| !missing.is_empty()) {
-                    let missing = missing.to_owned();
-                    self.give(&missing, &mut steps);
-                }
-                self.has_more |= !self.given.is_empty();
-                self.given.clear();
+                let text = message.text();
+                let missing = self.given.rest(&text);
+                steps.push(Step::Message(Whole {
+                    message: message.clone(),
+                    missing_from: missing.map(|missing| text.len() - missing.len()),
+                    is_separated: self.given.is_empty() && self.has_more,
+                }));
+                self.has_more |= !self.given.is_empty() || missing.is_some();
+                self.given = Prefix::default();
             }
             EventKind::ClientToolCall {
                 tool_call_id,
@@ -162,8 +193,7 @@ impl Steps {
             EventKind::RoundFinished { end } => steps.push(match failure_of(end) {
                 Some(failure) => Step::Failed(failure.clone()),
                 None => Step::Ended(Ended {
-                    text: end.text.clone(),
-                    thoughts: self.thoughts.clone(),
+                    message: self.last.clone(),
                     calls: Vec::new(),
                     stop: end.stop_reason,
                     usage: self.usage,
@@ -185,7 +215,7 @@ impl Steps {
         if self.given.is_empty() && self.has_more {
             steps.push(Step::Text("\n".to_owned()));
         }
-        self.given.push_str(text);
+        self.given.push(text);
         steps.push(Step::Text(text.to_owned()));
     }
 
@@ -195,8 +225,7 @@ impl Steps {
             self.is_here() && !self.open.is_empty() && self.open.iter().all(|open| open.is_clients);
         waits.then(|| {
             Step::Ended(Ended {
-                text: self.text.clone(),
-                thoughts: self.thoughts.clone(),
+                message: self.message.clone(),
                 calls: self.open.iter().map(|open| open.call.clone()).collect(),
                 stop: StopReason::EndTurn,
                 usage: self.usage,
@@ -278,16 +307,31 @@ mod tests {
         for event in events {
             all.extend(steps.take(Seq(steps.seq.0 + 1), event));
         }
-        all.into_iter()
-            .map(|step| match step {
-                Step::Text(text) => text,
-                Step::Ended(ended) => {
-                    let ids: Vec<_> = ended.calls.iter().map(|call| call.id.as_str()).collect();
-                    format!("calls {}", ids.join(" "))
-                }
-                other => format!("{other:?}"),
-            })
-            .collect()
+        let shown = |step| match step {
+            Step::Text(text) => Some(text),
+            Step::Message(whole) => whole.missing(),
+            Step::Ended(ended) => {
+                let ids: Vec<_> = ended.calls.iter().map(|call| call.id.as_str()).collect();
+                Some(format!("calls {}", ids.join(" ")))
+            }
+            other => Some(format!("{other:?}")),
+        };
+        all.into_iter().filter_map(shown).collect()
+    }
+
+    #[test]
+    fn text_that_did_not_come_in_pieces_is_given_with_its_message() {
+        let delta = |text: &str| EventKind::TextDelta { text: text.into() };
+        let mut steps = Steps::new(HashSet::new());
+        let first = [delta("Let "), delta("me"), message("Let me see.", &[])];
+        assert_eq!(followed(&mut steps, &first), ["Let ", "me", " see."]);
+        let second = [message("Sunny.", &[]), delta("It"), message("It is.", &[])];
+        assert_eq!(
+            followed(&mut steps, &second),
+            ["\nSunny.", "\n", "It", " is."]
+        );
+        let lost = [delta("is"), message("What is it?", &[])];
+        assert_eq!(followed(&mut steps, &lost), ["\n", "is"]);
     }
 
     #[test]

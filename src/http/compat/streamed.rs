@@ -6,7 +6,7 @@ use axum::{
     body::{Body, Bytes},
     response::{IntoResponse, Response},
 };
-use callboard_actors::chat::ContentBlock;
+use callboard_actors::chat::{ContentBlock, Message};
 use futures_util::stream;
 use serde::Serialize;
 
@@ -41,6 +41,16 @@ pub(in crate::http) trait Encoder: Send + 'static {
         let _ = (thoughts, out);
     }
 
+    /// Takes a message whose text and thoughts are written.
+    fn whole(&mut self, message: &Message) {
+        let _ = message;
+    }
+
+    /// Bytes of what the first or the last events repeat.
+    fn repeated_bytes(&self) -> usize {
+        0
+    }
+
     /// What shows proxies that a silent stream is alive.
     fn alive(&self) -> Bytes {
         Bytes::from_static(sse::COMMENT)
@@ -56,6 +66,7 @@ pub(in crate::http) trait Encoder: Send + 'static {
 struct Chunks<E> {
     call: Call,
     encoder: E,
+    has_begun: bool,
     ahead: Out,
     writer: EventWriter,
     quiet: Quiet,
@@ -67,10 +78,8 @@ pub(in crate::http) fn respond<E: Encoder>(
     app: &Shared,
     call: Call,
     key: CallerKey,
-    mut encoder: E,
+    encoder: E,
 ) -> Response {
-    let mut ahead = Out::new();
-    encoder.begin(&mut ahead);
     let reader = if call.is_kept {
         Reader::Reconnects
     } else {
@@ -79,7 +88,8 @@ pub(in crate::http) fn respond<E: Encoder>(
     let chunks = Box::new(Chunks {
         call,
         encoder,
-        ahead,
+        has_begun: false,
+        ahead: Out::new(),
         writer: EventWriter::new(app, reader),
         quiet: Quiet::new(app),
         key,
@@ -122,11 +132,17 @@ impl<E: Encoder> Chunks<E> {
             if let Some(piece) = written.ok()? {
                 return Some((Ok(piece), self));
             }
+            if !self.has_begun {
+                self.has_begun = true;
+                self.room_for(self.encoder.repeated_bytes()).await?;
+                self.encoder.begin(&mut self.ahead);
+                continue;
+            }
             self.call.guard.as_ref()?;
             tokio::select! {
                 biased;
                 step = self.call.next() => match step {
-                    Some(step) => self.take(step).await,
+                    Some(step) => self.take(step).await?,
                     None => return None,
                 },
                 end = self.quiet.wait() => match end {
@@ -139,14 +155,45 @@ impl<E: Encoder> Chunks<E> {
         }
     }
 
-    async fn take(&mut self, step: Step) {
+    /// Writes what follows from a step. `None` if there is no room for it: the stream ends.
+    async fn take(&mut self, step: Step) -> Option<()> {
         match step {
-            Step::Text(text) => return self.encoder.text(&text, &mut self.ahead),
-            Step::Thinking(text) => return self.encoder.thinking(&text, &mut self.ahead),
-            Step::Thoughts(all) => return self.encoder.thoughts(&all, &mut self.ahead),
-            Step::Ended(ended) => self.encoder.ended(&ended, &mut self.ahead),
-            Step::Failed(failure) => self.encoder.failed(failed(&failure), &mut self.ahead),
+            Step::Text(text) => {
+                self.encoder.text(&text, &mut self.ahead);
+                return Some(());
+            }
+            Step::Thinking(text) => {
+                self.encoder.thinking(&text, &mut self.ahead);
+                return Some(());
+            }
+            Step::Message(whole) => {
+                self.room_for(whole.message.wire().len()).await?;
+                let thoughts = whole.thoughts();
+                if !thoughts.is_empty() {
+                    self.encoder.thoughts(&thoughts, &mut self.ahead);
+                }
+                if let Some(text) = whole.missing() {
+                    self.encoder.text(&text, &mut self.ahead);
+                }
+                self.encoder.whole(&whole.message);
+                return Some(());
+            }
+            Step::Ended(ended) => {
+                let bytes = ended.call_bytes() + self.encoder.repeated_bytes();
+                self.room_for(bytes).await?;
+                self.encoder.ended(&ended, &mut self.ahead);
+            }
+            Step::Failed(failure) => {
+                self.room_for(self.encoder.repeated_bytes()).await?;
+                self.encoder.failed(failed(&failure), &mut self.ahead);
+            }
         }
         self.call.stays().await;
+        Some(())
+    }
+
+    /// Takes room for events that have these bytes up to four times, before they are written.
+    async fn room_for(&mut self, bytes: usize) -> Option<()> {
+        self.writer.reserve(&self.key, 4 * bytes).await
     }
 }

@@ -151,9 +151,10 @@ pub(super) async fn chat(
     let bytes = ended.bytes();
     let calls: Vec<CallShown> = ended.calls.iter().map(CallShown::of).collect();
     let finish_reason = finish_reason(&ended);
+    let text = ended.text();
     let message = Answered {
         role: "assistant",
-        content: (calls.is_empty() || !ended.text.is_empty()).then_some(ended.text),
+        content: (calls.is_empty() || !text.is_empty()).then_some(text),
         refusal: None,
         tool_calls: (!calls.is_empty()).then_some(calls),
     };

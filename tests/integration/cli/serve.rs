@@ -47,10 +47,10 @@ impl Key {
 /// A running host and its output.
 pub struct Served {
     child: Option<Child>,
-    url: String,
+    pub url: String,
     out: Arc<Mutex<String>>,
     err: Arc<Mutex<String>>,
-    client: reqwest::Client,
+    pub client: reqwest::Client,
 }
 
 /// An HTTP response.

@@ -436,7 +436,7 @@ async fn a_folder_of_skills_in_the_workspace_is_written_by_no_tool() {
 
 #[tokio::test]
 async fn files_of_editors_and_agents_are_written_by_no_command() {
-    const PLACES: [&str; 16] = [
+    const PLACES: [&str; 19] = [
         "AGENTS.md",
         "sub/CLAUDE.md",
         ".claude/settings.json",
@@ -452,6 +452,9 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
         ".tool-versions",
         "sub/rust-toolchain.toml",
         "rust-toolchain",
+        "sub/.mvn/jvm.config",
+        ".perldb",
+        "hk.local.pkl",
         "a.code-workspace",
     ];
     each(

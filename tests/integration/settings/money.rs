@@ -6,7 +6,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{answers, home, home_with, provider, tenants::of};
-use crate::support::model_server::{ModelServer, Reply, openai_text};
+use crate::support::model_server::{
+    ModelServer, Reply, Step, anthropic_text, openai_text, sse,
+};
 
 /// An answer whose four kinds of tokens all differ.
 fn answer() -> Vec<String> {
@@ -194,6 +196,30 @@ async fn the_budget_of_a_tenant_survives_a_kill_and_its_deleted_conversations() 
         assert_eq!(refused.body["stop_reason"], "budget", "{refused:?}");
     }
     assert_eq!(model.requests().len(), 1);
+}
+
+/// The answer to a single call, of which about 5,000 tokens came, is in no conversation afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn single_calls_that_the_end_of_a_host_cuts_are_in_the_budget_of_their_tenant() {
+    let words = anthropic_text(&"long ".repeat(4000));
+    let cut = || {
+        Reply::stream()
+            .send(sse(words.iter().take(3)))
+            .then(Step::Stall)
+    };
+    // A killed host forgets how much was written.
+    for (signals, least) in [(&["TERM", "TERM"][..], 5000), (&["KILL"], 100)] {
+        let model = ModelServer::start([cut()]).await;
+        let mut of = of(&model, "", "tools = []\nbudget = { tokens = 100000 }");
+        let call = of.single_call(20_000).await;
+
+        of.restart_after(signals);
+
+        drop(call);
+        of.until_stored(&format!(
+            "SELECT 1 FROM spending WHERE tenant = 'acme' AND tokens > {least}"
+        ));
+    }
 }
 
 /// Each request for a summary takes 5 tokens and gives 2, at 0.1 and at 0.5 dollars.

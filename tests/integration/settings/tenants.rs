@@ -73,9 +73,37 @@ impl Of {
         wait_for(sql, || database.prepare(sql).unwrap().exists([]).unwrap());
     }
 
+    /// A streamed call of Chat Completions without a conversation, from which this many bytes came.
+    pub(super) async fn single_call(&self, bytes: usize) -> reqwest::Response {
+        let path = "/openai/v1/chat/completions";
+        let call = self.served.client.post(format!("{}{path}", self.served.url));
+        let messages = json!([{"role": "user", "content": "Go."}]);
+        let body = json!({"model": "default", "messages": messages, "stream": true});
+        let call = call
+            .bearer_auth(&self.key.key)
+            .header("content-type", "application/json")
+            .body(body.to_string());
+        let mut answer = call.send().await.unwrap();
+        let mut came = 0;
+        while came < bytes {
+            came += answer.chunk().await.unwrap().unwrap().len();
+        }
+        answer
+    }
+
     /// Ends the host with SIGKILL and starts it again.
     pub(super) fn restart_after_a_kill(&mut self) {
-        self.served.signal("KILL");
+        self.restart_after(&["KILL"]);
+    }
+
+    /// Ends the host with these signals and starts it again.
+    pub(super) fn restart_after(&mut self, signals: &[&str]) {
+        for signal in signals {
+            self.served.signal(signal);
+            if *signal != "KILL" {
+                self.served.wait_for_log("another signal stops at once");
+            }
+        }
         self.served.wait_for_end();
         self.served = Served::start(&self.home, &[]);
     }

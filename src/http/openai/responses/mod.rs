@@ -177,9 +177,10 @@ fn refuse(request: &ResponseRequest) -> Result<(), Problem> {
 
 /// A response that has ended, as one document.
 fn whole(mut response: ResponseShown, ended: &Ended) -> ResponseShown {
-    if !ended.text.is_empty() {
+    let text = ended.text();
+    if !text.is_empty() {
         let id = item_id("msg", &response, 0);
-        let item = Item::message(&id, Some((&ended.text, is_cut(ended))));
+        let item = Item::message(&id, Some((&text, is_cut(ended))));
         response.output.push(item);
     }
     for tool_use in &ended.calls {

@@ -1,6 +1,6 @@
 //! Streams a call as the events of a response.
 
-use callboard_actors::chat::ToolUseBlock;
+use callboard_actors::chat::{Message, ToolUseBlock};
 use serde::Serialize;
 use serde_json::json;
 
@@ -26,8 +26,10 @@ pub(super) struct Events {
     number: u64,
     /// The last event that the client has.
     after: Option<u64>,
-    /// The text of the message so far; `None` before it begins.
-    text: Option<String>,
+    /// Whether the message has begun.
+    is_open: bool,
+    /// The messages of the model whose texts it has. They share their bytes.
+    messages: Vec<Message>,
 }
 
 /// A piece of text. There are many of them, so they take no tree of values.
@@ -66,7 +68,8 @@ impl Events {
             response,
             number: 0,
             after: None,
-            text: None,
+            is_open: false,
+            messages: Vec::new(),
         }
     }
 
@@ -106,11 +109,22 @@ impl Events {
         self.send("response.output_item.added", added, out);
         let part = json!({ "item_id": id, "output_index": 0, "content_index": 0, "part": TextPart::new("") });
         self.send("response.content_part.added", part, out);
-        self.text = Some(String::new());
+        self.is_open = true;
+    }
+
+    /// The whole text of the message.
+    fn whole_text(&self) -> String {
+        let texts = self.messages.iter().map(Message::text);
+        let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+        texts.join("\n")
     }
 
     fn end_message(&mut self, is_cut: bool, out: &mut Out) {
-        let Some(text) = self.text.take() else { return };
+        if !std::mem::take(&mut self.is_open) {
+            return;
+        }
+        let text = self.whole_text();
+        self.messages.clear();
         let id = self.message_id.clone();
         let done = json!({
             "item_id": id, "output_index": 0, "content_index": 0, "text": text, "logprobs": [],
@@ -161,11 +175,8 @@ impl Encoder for Events {
     }
 
     fn text(&mut self, text: &str, out: &mut Out) {
-        if self.text.is_none() {
+        if !self.is_open {
             self.begin_message(out);
-        }
-        if let Some(all) = &mut self.text {
-            all.push_str(text);
         }
         let first = self.number;
         self.number += text.chars().count() as u64;
@@ -192,6 +203,16 @@ impl Encoder for Events {
             logprobs: [],
         };
         out.push_back(framed(kind, &delta));
+    }
+
+    fn whole(&mut self, message: &Message) {
+        self.messages.push(message.clone());
+    }
+
+    fn repeated_bytes(&self) -> usize {
+        let messages = self.messages.iter();
+        let texts: usize = messages.map(|message| message.wire().len()).sum();
+        self.response.bytes() + texts
     }
 
     fn ended(&mut self, ended: &Ended, out: &mut Out) {
@@ -227,7 +248,10 @@ pub(super) fn item_id(kind: &str, response: &ResponseShown, index: usize) -> Str
 
 #[cfg(test)]
 mod tests {
-    use callboard_actors::{chat::Usage, stream::StopReason};
+    use callboard_actors::{
+        chat::{ContentBlock, Role, Usage},
+        stream::StopReason,
+    };
     use serde_json::Value;
 
     use super::{super::wire::ResponseRequest, *};
@@ -245,9 +269,11 @@ mod tests {
         let mut out = Out::new();
         events.begin(&mut out);
         pieces.iter().for_each(|piece| events.text(piece, &mut out));
+        let blocks = [ContentBlock::text(pieces.concat())];
+        let message = Message::new(Role::Assistant, &blocks).unwrap();
+        events.whole(&message);
         let ended = Ended {
-            text: pieces.concat(),
-            thoughts: Vec::new(),
+            message: Some(message),
             calls: Vec::new(),
             stop: StopReason::EndTurn,
             usage: Usage::default(),
