@@ -223,6 +223,20 @@ async fn the_official_anthropic_client_for_javascript_is_served() {
     with_tools(client, 2).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ai_sdk_does_a_task_over_open_responses() {
+    let modules = packages().join("node_modules");
+    if !modules.join("@ai-sdk/open-responses").is_dir() || !is_there("node") {
+        return skipped(
+            "the_ai_sdk_does_a_task_over_open_responses",
+            "node or its package `@ai-sdk/open-responses` is not in target/clients",
+        );
+    }
+    let mut client = script("node", "ai_sdk_client.mjs");
+    client.env("CLIENT_MODULES", &modules);
+    with_tools(client, 3).await;
+}
+
 /// A model that writes a file with the tool of Codex that runs commands, and is done when it has the
 /// result.
 async fn codex_model() -> ModelServer {

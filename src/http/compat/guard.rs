@@ -2,10 +2,13 @@
 //! leaves.
 
 use callboard_actors::{
-    host::{ConversationHandle, Reply},
+    conversation::ConversationError,
+    host::{ConversationHandle, Reply, SendError, SendPrompt},
     ids::{ConversationId, RoundId, Scope, TenantId},
     ports::{Entropy as _, ListQuery, StoreError},
 };
+
+use tokio::task::JoinHandle;
 
 use crate::{Host, clock::SystemEntropy};
 
@@ -74,7 +77,12 @@ pub(super) struct DisconnectGuard {
     conversation: Option<ConversationHandle>,
     is_stateless: bool,
     round: Option<RoundId>,
+    /// The prompt that is being sent.
+    sending: Option<Sending>,
 }
+
+/// A prompt that is sent whether its client stays or not.
+type Sending = JoinHandle<Result<Reply, SendError>>;
 
 impl DisconnectGuard {
     pub(super) fn new(conversation: ConversationHandle, is_stateless: bool) -> Self {
@@ -82,6 +90,7 @@ impl DisconnectGuard {
             conversation: Some(conversation),
             is_stateless,
             round: None,
+            sending: None,
         }
     }
 
@@ -91,11 +100,25 @@ impl DisconnectGuard {
             conversation: None,
             is_stateless: false,
             round: None,
+            sending: None,
         }
     }
 
     pub(super) fn round(&mut self, reply: &Reply) {
         self.round = Some(reply.round_id());
+    }
+
+    /// Sends a prompt. The round of a client that leaves meanwhile is known all the same.
+    ///
+    /// # Errors
+    /// Those of the prompt.
+    pub(super) async fn send(&mut self, prompt: SendPrompt) -> Result<Reply, SendError> {
+        let sending = self.sending.insert(tokio::spawn(prompt.into_future()));
+        let sent = sending.await;
+        self.sending = None;
+        let reply = sent.unwrap_or(Err(ConversationError::Gone.into()))?;
+        self.round(&reply);
+        Ok(reply)
     }
 
     /// The client may leave from now on.
@@ -121,12 +144,17 @@ impl Drop for DisconnectGuard {
             conversation.delete_later();
             return;
         }
-        let round = self.round;
+        let (round, sending) = (self.round, self.sending.take());
         // `drop` cannot wait, so a task does the work; without a runtime the host is ending anyway.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         runtime.spawn(async move {
+            let sent = match sending {
+                Some(sending) => sending.await.ok().and_then(Result::ok),
+                None => None,
+            };
+            let round = round.or(sent.as_ref().map(Reply::round_id));
             if let Some(Ok(reply)) = round.map(|round| conversation.watch(round)) {
                 // Interrupt only while this client's round is open: another client's round must not
                 // end.

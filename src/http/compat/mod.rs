@@ -157,7 +157,7 @@ impl Call {
             if let Some(schema) = ask.schema {
                 send = send.output_schema(schema);
             }
-            (send.await?, HashSet::new())
+            (guard.send(send).await?, HashSet::new())
         };
         drop(ask.room); // The prompt counts as memory of its tenant now.
         guard.round(&reply);
