@@ -297,9 +297,12 @@ impl ContentBlock {
                 ("", "")
             }
         };
-        let bytes = first.bytes().chain(second.bytes());
-        let controls = bytes.filter(|byte| matches!(byte, 0..=7 | 0x0b | 0x0e..=0x1f));
-        self.size() + 5 * controls.count()
+        let controls = |text: &str| {
+            let is_one =
+                |byte: &u8| *byte < b' ' && !matches!(byte, 8 | b'\t' | b'\n' | 12 | b'\r');
+            text.bytes().filter(is_one).count()
+        };
+        self.size() + 5 * (controls(first) + controls(second))
     }
 
     /// Returns the value of `type`.

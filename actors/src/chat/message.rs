@@ -18,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{
     ContentBlock, RawJson, ToolResultBlock,
     attachment::{Attached, attached, is_remote},
+    raw_json::check_depth,
     reminder::is_reminder,
 };
 use crate::limits::MESSAGE_KEPT_BYTES;
@@ -217,20 +218,52 @@ impl Message {
         }))
     }
 
-    /// Parses a message in the wire form. Keeps the bytes if they have our compact form; otherwise
-    /// encodes the message again.
+    /// Parses a message in the wire form.
     ///
     /// # Errors
     /// [`MessageError`] with the reason of the parser.
     pub fn from_wire(wire: &[u8]) -> Result<Self, MessageError> {
         let text = std::str::from_utf8(wire).map_err(MessageError::new)?;
-        RawJson::from_text(text).map_err(MessageError::new)?;
+        match one_text(text) {
+            Some((role, begins)) => Ok(Self::of_one_text(role, begins, wire.into())),
+            None => Self::decode(text),
+        }
+    }
+
+    /// As [`Message::from_wire`]. A message of one text, as nearly all are, keeps these bytes.
+    fn from_text(text: Box<str>) -> Result<Self, MessageError> {
+        match one_text(&text) {
+            Some((role, begins)) => {
+                let wire = text.into_boxed_bytes();
+                Ok(Self::of_one_text(role, begins, wire))
+            }
+            None => Self::decode(&text),
+        }
+    }
+
+    fn decode(text: &str) -> Result<Self, MessageError> {
+        check_depth(text).map_err(MessageError::new)?;
         let parsed: WireIn = serde_json::from_str(text).map_err(MessageError::new)?;
         let blocks = match parsed.content {
             Content::Text(text) => vec![ContentBlock::text(text)],
             Content::Blocks(blocks) => blocks,
         };
         Self::new(parsed.role, &blocks)
+    }
+
+    /// A message of one text, whose block begins here in its compact form.
+    fn of_one_text(role: Role, begins: usize, wire: Box<[u8]>) -> Self {
+        Self(Arc::new(Stored {
+            digest: digest(&wire),
+            wire: Bytes::from(wire),
+            begins: Box::new([u32::try_from(begins).unwrap_or(u32::MAX)]),
+            role,
+            attached: Box::default(),
+            tool_uses: Box::default(),
+            tool_results: Box::default(),
+            tokens: AtomicU32::new(0),
+            rendered: OnceLock::new(),
+        }))
     }
 
     /// Returns the compact JSON: `{"role":…,"content":[…]}`.
@@ -391,6 +424,45 @@ impl Message {
     }
 }
 
+/// The role of a message that is in our compact form and has one block, a text without further
+/// fields; and where the block begins.
+fn one_text(wire: &str) -> Option<(Role, usize)> {
+    const BLOCK: &str = r#"{"type":"text","text":""#;
+    let (role, rest) = [Role::User, Role::Assistant].into_iter().find_map(|role| {
+        let rest = wire.strip_prefix(r#"{"role":""#)?;
+        Some((role, rest.strip_prefix(role.as_str())?))
+    })?;
+    let rest = rest.strip_prefix(r#"","content":["#)?;
+    let text = rest.strip_prefix(BLOCK)?.strip_suffix(r#""}]}"#)?;
+    is_as_written(text.as_bytes()).then_some((role, wire.len() - rest.len()))
+}
+
+/// Whether a text between quotes has the escapes that `serde_json` writes, and no others.
+fn is_as_written(text: &[u8]) -> bool {
+    if text.iter().any(|byte| *byte < b' ') {
+        return false;
+    }
+    let mut rest = text;
+    while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
+        let read = match rest.get(at..).unwrap_or_default() {
+            [b'\\', b'"' | b'\\' | b'b' | b'f' | b'n' | b'r' | b't', ..] => 2,
+            [
+                b'\\',
+                b'u',
+                b'0',
+                b'0',
+                b'0',
+                b'0'..=b'7' | b'b' | b'e' | b'f',
+                ..,
+            ]
+            | [b'\\', b'u', b'0', b'0', b'1', b'0'..=b'9' | b'a'..=b'f', ..] => 6,
+            _ => return false,
+        };
+        rest = rest.get(at + read..).unwrap_or_default();
+    }
+    true
+}
+
 /// Hashes bytes eight at a time.
 fn digest(bytes: &[u8]) -> u64 {
     let (words, last) = bytes.as_chunks::<8>();
@@ -433,13 +505,59 @@ impl Serialize for Message {
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = RawJson::deserialize(deserializer)?;
-        Self::from_wire(raw.as_str().as_bytes()).map_err(serde::de::Error::custom)
+        Self::from_text(raw.into_text()).map_err(serde::de::Error::custom)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_of_one_text_keeps_its_bytes_and_means_what_it_meant() {
+        let all: String = (0..0x300u32).filter_map(char::from_u32).collect();
+        for text in ["", "plain", "\"", "\\", "\n\u{1}\u{1f}\u{7f}", "💡", &all] {
+            for message in [Message::user(text), Message::assistant(text)] {
+                let wire = message.wire_str();
+                assert!(one_text(wire).is_some(), "{wire}");
+                let read = Message::from_wire(wire.as_bytes()).unwrap();
+                assert_eq!(read.wire(), message.wire());
+                assert_eq!(read.blocks(), message.blocks());
+                assert_eq!(
+                    (read.role(), read.text()),
+                    (message.role(), text.to_owned())
+                );
+                assert_eq!(read.0.digest, message.0.digest);
+                let other: Message = serde_json::from_str(wire).unwrap();
+                assert_eq!(other.wire(), message.wire());
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_in_another_form_is_written_again_or_refused() {
+        let around = |text: &str| {
+            format!(r#"{{"role":"user","content":[{{"type":"text","text":"{text}"}}]}}"#)
+        };
+        for (text, means) in [
+            (r"\/", "/"),
+            (r"\u000a", "\n"),
+            (r"\u001F", "\u{1f}"),
+            (r"\u0041", "A"),
+            (r"\ud83d\udca1", "💡"),
+        ] {
+            assert!(one_text(&around(text)).is_none(), "{text}");
+            let message = Message::from_wire(around(text).as_bytes()).unwrap();
+            assert_eq!(message.wire(), Message::user(means).wire());
+        }
+        for text in ["\n", r"\", r"\x", r"\u12", r#"a","text":"b"#] {
+            assert!(one_text(&around(text)).is_none(), "{text}");
+            assert!(
+                Message::from_wire(around(text).as_bytes()).is_err(),
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn a_message_of_reminders_alone_differs_from_a_persons() {

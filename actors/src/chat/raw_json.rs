@@ -48,12 +48,13 @@ impl RawJson {
     /// The error of `serde_json`.
     pub fn from_text(text: impl Into<String>) -> Result<Self, serde_json::Error> {
         let text = text.into();
-        if depth(&text) > JSON_DEPTH_MAX {
-            return Err(serde::de::Error::custom(format_args!(
-                "nested deeper than {JSON_DEPTH_MAX} levels"
-            )));
-        }
+        check_depth(&text)?;
         RawValue::from_string(text).map(Self)
+    }
+
+    /// Returns the text, without a copy.
+    pub(super) fn into_text(self) -> Box<str> {
+        self.0.into()
     }
 
     /// Like [`RawJson::from_text`], for the arguments of a tool call. An empty text means `{}`.
@@ -104,27 +105,51 @@ impl RawJson {
     }
 }
 
+/// Refuses a text that is nested more than [`JSON_DEPTH_MAX`] deep.
+///
+/// # Errors
+/// The error that says so.
+pub(super) fn check_depth(text: &str) -> Result<(), serde_json::Error> {
+    match depth(text) > JSON_DEPTH_MAX {
+        true => Err(serde::de::Error::custom(format_args!(
+            "nested deeper than {JSON_DEPTH_MAX} levels"
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Returns how deep arrays and objects nest in `text`, which may be invalid JSON. Linear and
 /// without recursion.
 fn depth(text: &str) -> usize {
     let mut now = 0usize;
     let mut most = 0usize;
-    let mut in_string = false;
-    let mut escaped = false;
-    for byte in text.bytes() {
+    let mut rest = text.as_bytes();
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => {
+            b'"' => rest = after_string(rest),
+            b'[' | b'{' => {
                 now += 1;
                 most = most.max(now);
             }
-            b']' | b'}' if !in_string => now = now.saturating_sub(1),
+            b']' | b'}' => now = now.saturating_sub(1),
             _ => {}
         }
     }
     most
+}
+
+/// What follows a string whose first quote is read.
+fn after_string(mut rest: &[u8]) -> &[u8] {
+    while let Some(at) = memchr::memchr2(b'"', b'\\', rest) {
+        let is_end = rest.get(at) == Some(&b'"');
+        let read = if is_end { at + 1 } else { at + 2 };
+        rest = rest.get(read..).unwrap_or_default();
+        if is_end {
+            return rest;
+        }
+    }
+    &[]
 }
 
 impl PartialEq for RawJson {

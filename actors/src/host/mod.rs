@@ -328,7 +328,10 @@ impl Host {
     async fn settle(&self, within: Duration) {
         let deletions = &self.0.deletions;
         deletions.close();
-        if tokio::time::timeout(within, deletions.wait()).await.is_err() {
+        if tokio::time::timeout(within, deletions.wait())
+            .await
+            .is_err()
+        {
             tracing::warn!("some conversations are not deleted yet");
         }
         self.0.tenants.store_spending().await;

@@ -6,9 +6,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{answers, home, home_with, provider, tenants::of};
-use crate::support::model_server::{
-    ModelServer, Reply, Step, anthropic_text, openai_text, sse,
-};
+use crate::support::model_server::{ModelServer, Reply, Step, anthropic_text, openai_text, sse};
 
 /// An answer whose four kinds of tokens all differ.
 fn answer() -> Vec<String> {

@@ -76,7 +76,10 @@ impl Of {
     /// A streamed call of Chat Completions without a conversation, from which this many bytes came.
     pub(super) async fn single_call(&self, bytes: usize) -> reqwest::Response {
         let path = "/openai/v1/chat/completions";
-        let call = self.served.client.post(format!("{}{path}", self.served.url));
+        let call = self
+            .served
+            .client
+            .post(format!("{}{path}", self.served.url));
         let messages = json!([{"role": "user", "content": "Go."}]);
         let body = json!({"model": "default", "messages": messages, "stream": true});
         let call = call

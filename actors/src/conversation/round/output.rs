@@ -162,7 +162,9 @@ fn between<T>(
 
 /// How many bytes of `text` were read before this error.
 fn read_until(text: &str, error: &serde_json::Error) -> usize {
-    let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
+    let lines = text
+        .split_inclusive('\n')
+        .take(error.line().saturating_sub(1));
     lines.map(str::len).sum::<usize>() + error.column()
 }
 
