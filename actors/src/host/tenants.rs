@@ -201,19 +201,18 @@ impl ConversationHandle {
     /// [`SendError`] of a failing store. Some data may then remain; another call deletes the rest.
     ///
     /// # Cancel safety
-    /// Dropping the future does not stop a deletion that has begun.
-    pub async fn delete(&self) -> Result<bool, SendError> {
-        let scope = self.scope.clone()?;
-        self.host.clone().delete(scope).await
+    /// The deletion begins with this call. Dropping the future does not stop it, and the shutdown of
+    /// the host waits for it.
+    pub fn delete(&self) -> impl Future<Output = Result<bool, SendError>> + Send + use<> {
+        let begun = self.scope.clone();
+        let begun = begun.map(|scope| self.host.clone().begin_delete(scope));
+        async move { ended(begun?).await }
     }
+}
 
-    /// As [`ConversationHandle::delete`], without a wait. An error is logged. The shutdown of the
-    /// host waits for it.
-    pub fn delete_later(&self) {
-        if let Ok(scope) = self.scope.clone() {
-            drop(self.host.clone().begin_delete(scope));
-        }
-    }
+async fn ended(deletion: JoinHandle<Result<bool, SendError>>) -> Result<bool, SendError> {
+    let deleted = deletion.await;
+    deleted.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
 }
 
 /// Reports an error of the artifact store like one of the journal store.
@@ -227,8 +226,7 @@ fn not_released(error: ArtifactError) -> SendError {
 impl HostInner {
     /// Deletes a conversation, in a separate task.
     pub(super) async fn delete(self: Arc<Self>, scope: Scope) -> Result<bool, SendError> {
-        let deleted = self.begin_delete(scope).await;
-        deleted.unwrap_or(Err(SendError::Conversation(ConversationError::Gone)))
+        ended(self.begin_delete(scope)).await
     }
 
     fn begin_delete(self: Arc<Self>, scope: Scope) -> JoinHandle<Result<bool, SendError>> {

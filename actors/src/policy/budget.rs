@@ -429,11 +429,6 @@ impl BudgetCounter {
 }
 
 impl Reservation {
-    /// The reserved amount.
-    pub fn amount(&self) -> Amount {
-        self.amount
-    }
-
     /// Replaces the reservation by what was used: the rest is released, an excess is added.
     pub(crate) fn settle(mut self, used: Amount) {
         let reserved = std::mem::take(&mut self.amount);

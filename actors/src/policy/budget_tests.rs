@@ -167,12 +167,12 @@ fn a_tree_counts_as_a_book_would() {
                 2 if !open.is_empty() => {
                     let (leaf, reservation) =
                         open.swap_remove(next(&mut seed) as usize % open.len());
-                    book[leaf] = book[leaf] - reservation.amount().tokens + amount;
+                    book[leaf] = book[leaf] - reservation.amount.tokens + amount;
                     reservation.settle(tokens(amount));
                 }
                 _ => {
                     if let Some((leaf, reservation)) = open.pop() {
-                        book[leaf] -= reservation.amount().tokens;
+                        book[leaf] -= reservation.amount.tokens;
                     }
                 }
             }

@@ -127,8 +127,11 @@ mod tests {
     use crate::{chat::RawJson, ports::CachePolicy};
 
     fn request(call: &str, policy: CachePolicy) -> ToolInvocationRequest {
-        ToolInvocationRequest::new(call, "search", RawJson::empty_object(), "c")
-            .cache_policy(policy)
+        let request = ToolInvocationRequest::new(call, "search", RawJson::empty_object(), "c");
+        ToolInvocationRequest {
+            cache_policy: policy,
+            ..request
+        }
     }
 
     fn text(text: &str) -> Arc<ToolOutput> {

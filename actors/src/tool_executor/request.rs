@@ -216,13 +216,6 @@ impl ToolInvocationRequest {
         Ok(self)
     }
 
-    /// Sets whether the result may answer later calls.
-    #[must_use]
-    pub fn cache_policy(mut self, policy: CachePolicy) -> Self {
-        self.cache_policy = policy;
-        self
-    }
-
     /// The output level of this call, in order of precedence: its own, the tool's, BRIEF when the
     /// window is nearly full, the host's default.
     pub(crate) fn effective_level(
@@ -451,11 +444,11 @@ mod tests {
         };
         assert_eq!(base.idempotency_key(), other_call.idempotency_key());
         assert_eq!(base.idempotency_key().len(), 64);
-        let beside = base
+        let mut beside = base
             .clone()
             .timeout_ms(1)
-            .output_level(Some(OutputLevel::Full))
-            .cache_policy(CachePolicy::TtlLong);
+            .output_level(Some(OutputLevel::Full));
+        beside.cache_policy = CachePolicy::TtlLong;
         assert_eq!(
             base.idempotency_key(),
             beside.retry_on_timeout(false).idempotency_key()

@@ -139,7 +139,7 @@ async fn a_request_does_not_make_a_tool_cached_that_is_not() {
 
     for index in 0..2 {
         let mut wants = call(&tool, index, "{}");
-        wants.request = wants.request.cache_policy(CachePolicy::TtlLong);
+        wants.request.cache_policy = CachePolicy::TtlLong;
         let (cancel, progress) = (CancellationToken::new(), Progress::silent());
         call_once(wants, environment.clone(), cancel, progress).await;
     }

@@ -141,7 +141,7 @@ impl Drop for DisconnectGuard {
             return;
         };
         if self.is_stateless {
-            conversation.delete_later();
+            drop(conversation.delete()); // It has begun.
             return;
         }
         let (round, sending) = (self.round, self.sending.take());

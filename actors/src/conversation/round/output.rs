@@ -21,7 +21,7 @@ pub(crate) const OUTPUT_CODE: &str = "output_refused";
 const PLACES_MAX: usize = 32;
 
 /// How many values of a text are compared with the schema, which may take long for each.
-const VALUES_TRIED_MAX: usize = 8;
+const VALUES_TRIED_MAX: usize = 4;
 
 /// The fault of a further value.
 const TRIED: &str = "the answer has too many JSON values that do not fit";
@@ -127,7 +127,7 @@ fn parsed(text: &str) -> serde_json::Result<Value> {
 }
 
 /// The first accepted object or array between words. Values that nothing closes are read to the end
-/// of the text, so only so many bytes are read for all places together.
+/// of the text, so the bytes that are read for all places together are bounded.
 fn between<T>(
     text: &str,
     accept: &mut impl FnMut(Value) -> Result<T, String>,

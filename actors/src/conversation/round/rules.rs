@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc};
 
 use crate::{
-    chat::{ClientTools, ModelParameters, RawJson, ToolDefinition},
+    chat::{ClientTools, ContentBlock, ModelParameters, RawJson, ToolDefinition},
     compactor::RequestBytes,
     journal::{Durable, ToolExecutionResult},
     limits::BYTES_A_TOKEN,
@@ -137,6 +137,17 @@ pub trait CallPolicy: Send + Sync {
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
         let _ = schema;
         crate::conversation::json_in(text, |_| Ok(()))
+    }
+
+    /// Whether checking what an answer brings takes long. `output` is the schema that it must fit.
+    fn is_long_check(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) -> bool {
+        let _ = (output, blocks);
+        false
+    }
+
+    /// Checks what an answer brings, and keeps the results for the decision about it.
+    fn check_ahead(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) {
+        let _ = (output, blocks);
     }
 
     /// Reviews a result before it enters the journal; hooks may replace or withhold it.

@@ -20,14 +20,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{
-    chat::{ContentBlock, ModelRequest, TextBlock, Usage},
+    chat::{ContentBlock, ModelRequest, RawJson, TextBlock, Usage},
+    compactor::CompactorRef,
     conversation::{
         ConversationMsg, WaitsFor,
         commit::stream_writer::StreamWriter,
         message::EndedCall,
         round::{
             FailedAttempt, ModelOutcome,
-            rules::{ContextRules, ModelLimits, OtherModel},
+            rules::{CallPolicy, ContextRules, ModelLimits, OtherModel},
         },
         run::{Live, trace::CallTrace},
         wait_status::WaitStatus,
@@ -52,6 +53,9 @@ const BURST_MAX: usize = 64;
 /// Above this many collected bytes, text and thinking are published even within a burst.
 const UNPUBLISHED_BYTES_MAX: usize = 4096;
 
+/// Bytes of an answer that waits until it is checked. It is in no account of memory meanwhile.
+const WAITING_BYTES_MAX: usize = 1024 * 1024;
+
 /// The parts of a model call.
 pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) gateway: ModelGatewayRef,
@@ -73,6 +77,12 @@ pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) flush_every: Duration,
     pub(in crate::conversation) trace: CallTrace,
     pub(in crate::conversation) attempts: Mutex<Attempts>,
+    /// Checks what the answer brings, before it is decided about.
+    pub(in crate::conversation) policy: Arc<dyn CallPolicy>,
+    /// The schema that the answer must fit.
+    pub(in crate::conversation) output: Option<RawJson>,
+    /// Has the places of long checks.
+    pub(in crate::conversation) compactor: CompactorRef,
 }
 
 /// The attempts of a model call.
@@ -130,6 +140,9 @@ impl ModelCall {
             },
             partial: Vec::new(),
         });
+        if let ModelOutcome::Completed { blocks, .. } = &mut outcome {
+            *blocks = self.checked(std::mem::take(blocks)).await;
+        }
         let mut attempts = self.attempts.into_inner();
         if let (ModelOutcome::Failed { .. }, Some((fallback, error))) =
             (&outcome, attempts.fell_back.take())
@@ -160,6 +173,32 @@ impl ModelCall {
             failed: attempts.failed,
             times: Some(times),
         }
+    }
+
+    /// Makes checks of an answer that take long, a few at a time, and of one tenant at most half of
+    /// them: hundreds of rounds that end together would stop all others. Without them, as after a
+    /// cancellation, the decision about the answer makes them.
+    async fn checked(&self, blocks: Vec<ContentBlock>) -> Vec<ContentBlock> {
+        let bytes: usize = blocks.iter().map(ContentBlock::content_bytes).sum();
+        if bytes > WAITING_BYTES_MAX || !self.policy.is_long_check(self.output.as_ref(), &blocks) {
+            return blocks;
+        }
+        let blocks = Arc::new(blocks);
+        let (policy, output) = (self.policy.clone(), self.output.clone());
+        let compute = {
+            let blocks = blocks.clone();
+            move || {
+                policy.check_ahead(output.as_ref(), &blocks);
+                drop(blocks);
+            }
+        };
+        let checking = self.compactor.on_pool(&self.tenant, compute);
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => {}
+            _ = checking => {}
+        }
+        Arc::unwrap_or_clone(blocks)
     }
 
     async fn run_inner(&self) -> ModelOutcome {
@@ -614,6 +653,10 @@ impl Live {
         let Some(round_id) = self.durable.round.as_ref().map(|round| round.id) else {
             return;
         };
+        let output = self.durable.round.as_ref().and_then(|round| {
+            let output = round.output.as_ref();
+            output.map(|output| output.schema.clone())
+        });
         let (request, gateway) = self.setup.call(&self.durable);
         self.watch_prefix(&request);
         let context = self.setup.context_of(&self.durable);
@@ -633,6 +676,8 @@ impl Live {
             .round
             .as_ref()
             .is_some_and(|round| round.model_calls <= 1);
+        let policy = self.volatile.rules.call_policy.clone();
+        let compactor = self.setup.compactor.clone();
         let Some(resources) = self.resources() else {
             return;
         };
@@ -664,6 +709,9 @@ impl Live {
             flush_every,
             trace,
             attempts,
+            policy,
+            output,
+            compactor,
         };
         let task = tokio::spawn(Box::pin(async move {
             let asked = call.request.model.clone();

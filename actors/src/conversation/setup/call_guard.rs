@@ -1,10 +1,16 @@
 //! The checks before a tool call, in this order: permission, hooks, size, schema, and the tool's
 //! own check. A refused call leaves no entry that says it started.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
 
 use crate::{
-    chat::{RawJson, ToolDefinition},
+    chat::{ContentBlock, RawJson, ToolDefinition},
     conversation::{
         round::rules::{CallCheck, CallPolicy, ModelLimits, OtherModel},
         setup::Setup,
@@ -23,11 +29,63 @@ const CHECKED_IN_PLACE: usize = 4 * 1024;
 pub(in crate::conversation) struct CallGuard {
     setup: Arc<Setup>,
     scope: Scope,
+    /// The results of long checks of the last answer, which were made before the decision about it.
+    ahead: Mutex<HashMap<u64, Checked>>,
+}
+
+/// The result of a check.
+enum Checked {
+    Call(CallCheck),
+    Output(Result<(), String>),
+}
+
+/// What is checked, as the key of its result.
+fn key_of(kind: &str, what: &str, value: &str) -> u64 {
+    let mut hash = DefaultHasher::new();
+    (kind, what, value).hash(&mut hash);
+    hash.finish()
+}
+
+/// Whether compiling a schema takes long whatever its length: it may have patterns, also under an
+/// escape.
+fn is_costly(schema: &RawJson) -> bool {
+    schema.as_str().contains("pattern") || schema.as_str().contains('\\')
+}
+
+/// The text of an answer.
+fn text_of(blocks: &[ContentBlock]) -> String {
+    blocks.iter().filter_map(ContentBlock::as_text).collect()
 }
 
 impl CallGuard {
     pub(in crate::conversation) fn new(setup: Arc<Setup>, scope: Scope) -> Self {
-        Self { setup, scope }
+        Self {
+            setup,
+            scope,
+            ahead: Mutex::default(),
+        }
+    }
+
+    fn is_long_call(&self, name: &str, input: &RawJson) -> bool {
+        let spec = self.setup.tools.spec(name);
+        let schema = spec.map_or(0, |spec| spec.definition.input_schema.as_str().len());
+        schema.saturating_add(input.as_str().len()) > CHECKED_IN_PLACE
+    }
+
+    fn is_long_output(schema: &RawJson, text: &str) -> bool {
+        let bytes = schema.as_str().len().saturating_add(text.len());
+        bytes > CHECKED_IN_PLACE || is_costly(schema)
+    }
+
+    /// Checks an answer on this thread. The schema is compiled once the answer has JSON.
+    fn check_output_here(&self, schema: &RawJson, text: &str) -> Result<(), String> {
+        let mut check = None;
+        crate::conversation::json_in(text, |value| {
+            if check.is_none() {
+                check = Some(self.setup.output_check(schema)?);
+            }
+            check.as_ref().map_or(Ok(()), |check| check(&value))
+        })
     }
 
     /// Asks the hooks before a call. Returns the arguments if a hook replaced them.
@@ -124,10 +182,13 @@ impl CallGuard {
 
 impl CallPolicy for CallGuard {
     fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
-        let spec = self.setup.tools.spec(name);
-        let schema = spec.map_or(0, |spec| spec.definition.input_schema.as_str().len());
-        let bytes = schema.saturating_add(input.as_str().len());
-        off_workers(bytes > CHECKED_IN_PLACE, || self.check_here(name, input))
+        let key = key_of("call", name, input.as_str());
+        if let Some(Checked::Call(checked)) = self.ahead.lock().remove(&key) {
+            return checked;
+        }
+        off_workers(self.is_long_call(name, input), || {
+            self.check_here(name, input)
+        })
     }
 
     fn check_client_call(&self, tool: &ToolDefinition, input: &RawJson) -> CallCheck {
@@ -161,11 +222,45 @@ impl CallPolicy for CallGuard {
     }
 
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
-        let bytes = schema.as_str().len().saturating_add(text.len());
-        off_workers(bytes > CHECKED_IN_PLACE, || {
-            let check = self.setup.output_check(schema)?;
-            crate::conversation::json_in(text, |value| check(&value))
+        let key = key_of("output", schema.as_str(), text);
+        if let Some(Checked::Output(checked)) = self.ahead.lock().remove(&key) {
+            return checked;
+        }
+        off_workers(Self::is_long_output(schema, text), || {
+            self.check_output_here(schema, text)
         })
+    }
+
+    fn is_long_check(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) -> bool {
+        let is_long_call = |block: &ContentBlock| match block {
+            ContentBlock::ToolUse(call) => self.is_long_call(&call.name, &call.input),
+            _ => false,
+        };
+        // Hooks see a call when it is decided about.
+        self.setup.hooks.is_empty() && blocks.iter().any(is_long_call)
+            || output.is_some_and(|schema| Self::is_long_output(schema, &text_of(blocks)))
+    }
+
+    fn check_ahead(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) {
+        let mut ahead = HashMap::new();
+        let mut has_calls = false;
+        for block in blocks {
+            let ContentBlock::ToolUse(call) = block else {
+                continue;
+            };
+            has_calls = true;
+            let (name, input) = (&call.name, &call.input);
+            if self.setup.hooks.is_empty() && self.is_long_call(name, input) {
+                let checked = Checked::Call(self.check_here(name, input));
+                ahead.insert(key_of("call", name, input.as_str()), checked);
+            }
+        }
+        if let Some(schema) = output.filter(|_| !has_calls) {
+            let text = text_of(blocks);
+            let checked = Checked::Output(self.check_output_here(schema, &text));
+            ahead.insert(key_of("output", schema.as_str(), &text), checked);
+        }
+        *self.ahead.lock() = ahead;
     }
 
     fn review(

@@ -623,7 +623,7 @@ async fn what_is_deleted_while_a_host_stops_is_billed_and_stored() {
         let _cut = conversation(&host).send("go").await.unwrap();
         tokio::time::sleep(Duration::from_secs(1)).await;
 
-        conversation(&host).delete_later();
+        drop(conversation(&host).delete());
         match in_order {
             true => drop(host.shutdown(Duration::ZERO).await),
             false => host.close_store(Duration::from_secs(9)).await.unwrap(),

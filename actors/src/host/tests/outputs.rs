@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use parking_lot::{Condvar, Mutex};
+
 use super::*;
 use crate::{
     chat::is_reminder,
@@ -189,4 +191,79 @@ async fn a_round_taken_up_by_the_next_host_still_asks_for_its_schema() {
         (end.text.as_str(), second.requests().len()),
         ("{\"name\":\"Faro\"}", 2)
     );
+}
+
+/// Checks that wait until they may go on.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<(usize, usize, bool)>,
+    opened: Condvar,
+}
+
+impl Gate {
+    /// Checks that run now, and the most that ran at once.
+    fn counts(&self) -> (usize, usize) {
+        let state = self.state.lock();
+        (state.0, state.1)
+    }
+
+    fn open(&self) {
+        self.state.lock().2 = true;
+        self.opened.notify_all();
+    }
+}
+
+/// Answers of one tenant wait at the gate.
+struct Gated(Arc<Gate>);
+
+impl Schemas for Gated {
+    fn compile(&self, _: &str, _: &RawJson) -> Result<Arc<dyn SchemaCheck>, String> {
+        Ok(Arc::new(Self(self.0.clone())))
+    }
+}
+
+impl SchemaCheck for Gated {
+    fn check(&self, value: &serde_json::Value) -> Result<(), ToolError> {
+        if value["waits"] == true {
+            let mut state = self.0.state.lock();
+            state.0 += 1;
+            state.1 = state.1.max(state.0);
+            while !state.2 {
+                self.0.opened.wait(&mut state);
+            }
+            state.0 -= 1;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_checks_of_a_tenants_answers_are_few_at_a_time_and_in_no_other_tenants_way() {
+    let gate = Arc::new(Gate::default());
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        let waits = request.messages.last().unwrap().text().contains("wait");
+        Reply::text(format!(r#"{{"waits":{waits}}}"#))
+    }));
+    let host = builder(&model).schemas(Arc::new(Gated(gate.clone())));
+    let host = host.build().await.unwrap();
+    let schema = RawJson::from_text(r#"{"type":"object","pattern":"a"}"#).unwrap();
+    let ask = async |tenant: &str, id: String, text: &str| {
+        let talk = host.tenant(tenant).conversation(id);
+        talk.send(text).output_schema(schema.clone()).await.unwrap()
+    };
+
+    let mut floods = Vec::new();
+    for number in 0..10 {
+        floods.push(ask("flood", format!("c{number}"), "wait").await);
+    }
+    until("two checks wait", || gate.counts().0 == 2).await;
+    let mut calm = ask("calm", "c".to_owned(), "go").await;
+    assert_eq!(calm.outcome().await.unwrap().text, r#"{"waits":false}"#);
+    assert_eq!(gate.counts(), (2, 2));
+
+    gate.open();
+    for mut flood in floods {
+        assert_eq!(flood.outcome().await.unwrap().text, r#"{"waits":true}"#);
+    }
+    assert_eq!(gate.counts().1, 2);
 }
