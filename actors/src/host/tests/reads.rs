@@ -340,8 +340,19 @@ async fn a_conversation_whose_history_was_replaced_reads_back_little_more_than_i
     );
 }
 
-#[tokio::test]
-async fn what_a_large_journal_holds_is_decoded_off_the_threads_of_the_runtime() {
+/// A runtime with one thread, and one beside it for what takes long.
+fn one_blocking_thread() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(1);
+    runtime.build().unwrap()
+}
+
+#[test]
+fn what_a_large_journal_holds_is_decoded_off_the_threads_of_the_runtime() {
+    one_blocking_thread().block_on(large_journals_are_decoded_elsewhere());
+}
+
+async fn large_journals_are_decoded_elsewhere() {
     let sessions = faulty();
     let host = host_on(&sessions, Limits::default()).await;
     for (id, length, is_large) in [("small", 10, false), ("large", 300 * 1024, true)] {
@@ -393,7 +404,12 @@ async fn what_a_large_journal_holds_is_decoded_off_the_threads_of_the_runtime() 
         ];
 
         for (name, mut read) in reads {
+            // Nothing runs elsewhere meanwhile.
+            let (open, gate) = std::sync::mpsc::channel::<()>();
+            let waits = tokio::task::spawn_blocking(move || gate.recv());
             let at_once = (&mut read).now_or_never();
+            drop(open);
+            assert!(waits.await.unwrap().is_err());
             assert_eq!(at_once.is_none(), is_large, "{name} of {id}");
             assert!(at_once.unwrap_or(true), "{name} of {id}");
             assert!(at_once.is_some() || read.await, "{name} of {id}");
@@ -403,13 +419,7 @@ async fn what_a_large_journal_holds_is_decoded_off_the_threads_of_the_runtime() 
 
 #[test]
 fn a_reader_that_leaves_keeps_its_place_until_its_thread_is_done() {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime
-        .enable_all()
-        .max_blocking_threads(1)
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    one_blocking_thread().block_on(async {
         let host = host_on(&faulty(), Limits::default()).await;
         let conversation = conversation(&host);
         let asked = Message::user("x".repeat(300 * 1024));
