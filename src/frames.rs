@@ -138,6 +138,7 @@ impl Reads {
 
     /// Reads the connection to a server. It sends each token by itself, and what it sends is bounded
     /// by the window of the connection and where it is decoded, so no data counts.
+    #[cfg(feature = "_provider")]
     pub(crate) fn of_server(pace: Pace) -> Self {
         Self::new(pace, 0, None)
     }
