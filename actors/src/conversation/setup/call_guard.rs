@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{BuildHasher as _, RandomState},
     sync::Arc,
 };
 
@@ -31,19 +31,25 @@ pub(in crate::conversation) struct CallGuard {
     scope: Scope,
     /// The results of long checks of the last answer, which were made before the decision about it.
     ahead: Mutex<HashMap<u64, Checked>>,
+    keys: Keys,
+}
+
+/// The keys of results. They are of this conversation alone and random: with a hash that a model can
+/// compute, it could write two calls of which one runs with the check of the other.
+#[derive(Default)]
+struct Keys(RandomState);
+
+impl Keys {
+    /// The key of the result for this call, or for this answer and its schema.
+    fn of(&self, kind: &str, what: &str, value: &str) -> u64 {
+        self.0.hash_one((kind, what, value))
+    }
 }
 
 /// The result of a check.
 enum Checked {
     Call(CallCheck),
     Output(Result<(), String>),
-}
-
-/// What is checked, as the key of its result.
-fn key_of(kind: &str, what: &str, value: &str) -> u64 {
-    let mut hash = DefaultHasher::new();
-    (kind, what, value).hash(&mut hash);
-    hash.finish()
 }
 
 /// Whether compiling a schema takes long whatever its length: it may have patterns, also under an
@@ -63,6 +69,7 @@ impl CallGuard {
             setup,
             scope,
             ahead: Mutex::default(),
+            keys: Keys::default(),
         }
     }
 
@@ -182,7 +189,7 @@ impl CallGuard {
 
 impl CallPolicy for CallGuard {
     fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
-        let key = key_of("call", name, input.as_str());
+        let key = self.keys.of("call", name, input.as_str());
         if let Some(Checked::Call(checked)) = self.ahead.lock().remove(&key) {
             return checked;
         }
@@ -222,7 +229,7 @@ impl CallPolicy for CallGuard {
     }
 
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
-        let key = key_of("output", schema.as_str(), text);
+        let key = self.keys.of("output", schema.as_str(), text);
         if let Some(Checked::Output(checked)) = self.ahead.lock().remove(&key) {
             return checked;
         }
@@ -252,13 +259,13 @@ impl CallPolicy for CallGuard {
             let (name, input) = (&call.name, &call.input);
             if self.setup.hooks.is_empty() && self.is_long_call(name, input) {
                 let checked = Checked::Call(self.check_here(name, input));
-                ahead.insert(key_of("call", name, input.as_str()), checked);
+                ahead.insert(self.keys.of("call", name, input.as_str()), checked);
             }
         }
         if let Some(schema) = output.filter(|_| !has_calls) {
             let text = text_of(blocks);
             let checked = Checked::Output(self.check_output_here(schema, &text));
-            ahead.insert(key_of("output", schema.as_str(), &text), checked);
+            ahead.insert(self.keys.of("output", schema.as_str(), &text), checked);
         }
         *self.ahead.lock() = ahead;
     }
@@ -272,6 +279,26 @@ impl CallPolicy for CallGuard {
         match self.setup.tools.spec(name) {
             Some(spec) => self.reviewed(spec, outcome, tool_call_id),
             None => outcome,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_conversations_have_the_same_key_for_a_check_and_no_two_checks_of_one() {
+        let [one, other] = [Keys::default(), Keys::default()];
+        let key = one.of("call", "bash", "{}");
+        assert_eq!(key, one.of("call", "bash", "{}"));
+        assert_ne!(key, other.of("call", "bash", "{}"));
+        for (kind, what, value) in [
+            ("output", "bash", "{}"),
+            ("call", "bas", "h{}"),
+            ("call", "bash", "{ }"),
+        ] {
+            assert_ne!(key, one.of(kind, what, value));
         }
     }
 }
