@@ -217,17 +217,21 @@ struct Log {
     lines: Arc<Mutex<String>>,
     panics_at: Arc<Mutex<Option<&'static str>>>,
     _default: tracing::subscriber::DefaultGuard,
+    /// With one subscriber alone, a line that another test's thread reaches first is off for all.
+    _other: tracing::Dispatch,
 }
 
 impl Log {
     fn start() -> Self {
         let lines = Arc::new(Mutex::new(String::new()));
         let panics_at = Arc::new(Mutex::new(None));
+        let _other = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::default());
         let _default = tracing::subscriber::set_default(Lines(lines.clone(), panics_at.clone()));
         Self {
             lines,
             panics_at,
             _default,
+            _other,
         }
     }
 
