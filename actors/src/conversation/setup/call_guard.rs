@@ -1,11 +1,7 @@
 //! The checks before a tool call, in this order: permission, hooks, size, schema, and the tool's
 //! own check. A refused call leaves no entry that says it started.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher as _, RandomState},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 
@@ -29,27 +25,24 @@ const CHECKED_IN_PLACE: usize = 4 * 1024;
 pub(in crate::conversation) struct CallGuard {
     setup: Arc<Setup>,
     scope: Scope,
-    /// The results of long checks of the last answer, which were made before the decision about it.
-    ahead: Mutex<HashMap<u64, Checked>>,
-    keys: Keys,
+    /// The results of long checks of the last answer, which were made before the decision about it,
+    /// in its order.
+    ahead: Mutex<VecDeque<Checked>>,
 }
 
-/// The keys of results. They are of this conversation alone and random: with a hash that a model can
-/// compute, it could write two calls of which one runs with the check of the other.
-#[derive(Default)]
-struct Keys(RandomState);
-
-impl Keys {
-    /// The key of the result for this call, or for this answer and its schema.
-    fn of(&self, kind: &str, what: &str, value: &str) -> u64 {
-        self.0.hash_one((kind, what, value))
-    }
-}
-
-/// The result of a check.
+/// What was checked, and the result. It is found by its content and not by a hash, with which a
+/// model could write two calls of which one runs with the check of the other.
 enum Checked {
-    Call(CallCheck),
-    Output(Result<(), String>),
+    Call {
+        name: String,
+        input: RawJson,
+        check: CallCheck,
+    },
+    Output {
+        schema: RawJson,
+        text: String,
+        result: Result<(), String>,
+    },
 }
 
 /// Whether compiling a schema takes long whatever its length: it may have patterns, also under an
@@ -69,7 +62,34 @@ impl CallGuard {
             setup,
             scope,
             ahead: Mutex::default(),
-            keys: Keys::default(),
+        }
+    }
+
+    /// The result of this call, if it was checked ahead. Each is used once.
+    fn call_checked_ahead(&self, wanted: &str, given: &RawJson) -> Option<CallCheck> {
+        let mut ahead = self.ahead.lock();
+        let is_it = |checked: &Checked| match checked {
+            Checked::Call { name, input, .. } => name == wanted && input == given,
+            Checked::Output { .. } => false,
+        };
+        let at = ahead.iter().position(is_it)?;
+        match ahead.remove(at)? {
+            Checked::Call { check, .. } => Some(check),
+            Checked::Output { .. } => None,
+        }
+    }
+
+    /// As [`CallGuard::call_checked_ahead`], of an answer.
+    fn output_checked_ahead(&self, wanted: &RawJson, given: &str) -> Option<Result<(), String>> {
+        let mut ahead = self.ahead.lock();
+        let is_it = |checked: &Checked| match checked {
+            Checked::Output { schema, text, .. } => schema == wanted && text == given,
+            Checked::Call { .. } => false,
+        };
+        let at = ahead.iter().position(is_it)?;
+        match ahead.remove(at)? {
+            Checked::Output { result, .. } => Some(result),
+            Checked::Call { .. } => None,
         }
     }
 
@@ -189,8 +209,7 @@ impl CallGuard {
 
 impl CallPolicy for CallGuard {
     fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
-        let key = self.keys.of("call", name, input.as_str());
-        if let Some(Checked::Call(checked)) = self.ahead.lock().remove(&key) {
+        if let Some(checked) = self.call_checked_ahead(name, input) {
             return checked;
         }
         off_workers(self.is_long_call(name, input), || {
@@ -229,9 +248,8 @@ impl CallPolicy for CallGuard {
     }
 
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
-        let key = self.keys.of("output", schema.as_str(), text);
-        if let Some(Checked::Output(checked)) = self.ahead.lock().remove(&key) {
-            return checked;
+        if let Some(result) = self.output_checked_ahead(schema, text) {
+            return result;
         }
         off_workers(Self::is_long_output(schema, text), || {
             self.check_output_here(schema, text)
@@ -249,23 +267,28 @@ impl CallPolicy for CallGuard {
     }
 
     fn check_ahead(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) {
-        let mut ahead = HashMap::new();
+        let mut ahead = VecDeque::new();
         let mut has_calls = false;
         for block in blocks {
             let ContentBlock::ToolUse(call) = block else {
                 continue;
             };
             has_calls = true;
-            let (name, input) = (&call.name, &call.input);
-            if self.setup.hooks.is_empty() && self.is_long_call(name, input) {
-                let checked = Checked::Call(self.check_here(name, input));
-                ahead.insert(self.keys.of("call", name, input.as_str()), checked);
+            if self.setup.hooks.is_empty() && self.is_long_call(&call.name, &call.input) {
+                ahead.push_back(Checked::Call {
+                    check: self.check_here(&call.name, &call.input),
+                    name: call.name.clone(),
+                    input: call.input.clone(),
+                });
             }
         }
         if let Some(schema) = output.filter(|_| !has_calls) {
             let text = text_of(blocks);
-            let checked = Checked::Output(self.check_output_here(schema, &text));
-            ahead.insert(self.keys.of("output", schema.as_str(), &text), checked);
+            ahead.push_back(Checked::Output {
+                result: self.check_output_here(schema, &text),
+                schema: schema.clone(),
+                text,
+            });
         }
         *self.ahead.lock() = ahead;
     }
@@ -279,26 +302,6 @@ impl CallPolicy for CallGuard {
         match self.setup.tools.spec(name) {
             Some(spec) => self.reviewed(spec, outcome, tool_call_id),
             None => outcome,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_conversations_have_the_same_key_for_a_check_and_no_two_checks_of_one() {
-        let [one, other] = [Keys::default(), Keys::default()];
-        let key = one.of("call", "bash", "{}");
-        assert_eq!(key, one.of("call", "bash", "{}"));
-        assert_ne!(key, other.of("call", "bash", "{}"));
-        for (kind, what, value) in [
-            ("output", "bash", "{}"),
-            ("call", "bas", "h{}"),
-            ("call", "bash", "{ }"),
-        ] {
-            assert_ne!(key, one.of(kind, what, value));
         }
     }
 }

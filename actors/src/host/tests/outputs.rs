@@ -1,7 +1,10 @@
 //! Structured output (`send_as`): the schema is sent, answers are checked, and the model is asked
 //! again.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -198,6 +201,8 @@ async fn a_round_taken_up_by_the_next_host_still_asks_for_its_schema() {
 struct Gate {
     state: Mutex<(usize, usize, bool)>,
     opened: Condvar,
+    /// Checks that were made.
+    made: AtomicUsize,
 }
 
 impl Gate {
@@ -225,6 +230,7 @@ impl Schemas for Gated {
 impl SchemaCheck for Gated {
     fn check(&self, value: &serde_json::Value) -> Result<(), ToolError> {
         if value["waits"] == true {
+            self.0.made.fetch_add(1, Ordering::Relaxed);
             let mut state = self.0.state.lock();
             state.0 += 1;
             state.1 = state.1.max(state.0);
@@ -266,4 +272,9 @@ async fn long_checks_of_a_tenants_answers_are_few_at_a_time_and_in_no_other_tena
         assert_eq!(flood.outcome().await.unwrap().text, r#"{"waits":true}"#);
     }
     assert_eq!(gate.counts().1, 2);
+    assert_eq!(
+        gate.made.load(Ordering::Relaxed),
+        10,
+        "each was checked once"
+    );
 }
