@@ -25,7 +25,7 @@ use std::{
     hash::BuildHasher,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -74,6 +74,9 @@ pub(crate) struct Directory {
     follows_orderly_stop: bool,
     /// The second in which idle conversations were last counted.
     relieved_s: AtomicU64,
+    /// Activations since then, and the number of them after which they are counted again.
+    started_since: AtomicUsize,
+    relieved_after: AtomicUsize,
     /// The last conversation of the page that [`Directory::wake_due`] read; `None` after the last
     /// page. Locked while the store is asked.
     due_after: Arc<tokio::sync::Mutex<Option<Scope>>>,
@@ -113,6 +116,8 @@ impl Directory {
             closed: AtomicBool::new(false),
             follows_orderly_stop,
             relieved_s: AtomicU64::new(0),
+            started_since: AtomicUsize::new(0),
+            relieved_after: AtomicUsize::new(0),
             due_after: Arc::default(),
             tries_store: Arc::new(Semaphore::new(1)),
             stores_spending: Arc::new(Semaphore::new(1)),

@@ -74,10 +74,15 @@ impl Directory {
         }
     }
 
-    /// As [`Directory::relieve`], at most once a second: an activation calls it.
+    /// As [`Directory::relieve`], at the first activation of a second and after each quarter of the
+    /// bound (or of the conversations in memory, if they are more): a count looks at all of them,
+    /// so each activation pays for a few.
     pub(super) fn relieve_at_times(&self) {
         let now = self.used_s();
-        if self.relieved_s.swap(now, Ordering::Relaxed) != now {
+        let started = self.started_since.fetch_add(1, Ordering::Relaxed);
+        if self.relieved_s.swap(now, Ordering::Relaxed) != now
+            || started == self.relieved_after.load(Ordering::Relaxed)
+        {
             self.relieve();
         }
     }
@@ -88,6 +93,10 @@ impl Directory {
     fn relieve(&self) {
         let max = self.limits.idle_conversations_max;
         let bytes_max = self.limits.idle_bytes_max;
+        let in_memory = self.slots.len();
+        self.relieved_after
+            .store(max.max(in_memory) / RECLAIMED_PART, Ordering::Relaxed);
+        self.started_since.store(0, Ordering::Relaxed);
         let idle = self.slots.iter().filter_map(|slot| match slot.value() {
             Slot::Live {
                 used_s,

@@ -130,3 +130,21 @@ async fn too_many_idle_conversations_sleep_the_oldest_first() {
     talk(&host, "c-1").await;
     round.interrupt();
 }
+
+#[tokio::test(start_paused = true)]
+async fn conversations_that_start_within_a_second_do_not_exceed_the_bound_for_its_length() {
+    let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok")));
+    let limits = Limits {
+        idle_conversations_max: 8,
+        ..Limits::default()
+    };
+    let host = builder(&model).limits(limits).build().await.unwrap();
+    let began = tokio::time::Instant::now();
+    for n in 0..100 {
+        talk(&host, &format!("c-{n}")).await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let awake = awake(&host).len();
+        assert!(awake <= 12, "{awake} of at most 8 idle ones, after {n}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(1), "no second passed");
+}

@@ -213,8 +213,9 @@ async fn conversations_that_are_used_once_take_bounded_memory() {
         before / 1_000_000,
         peak / 1_000_000
     );
-    // Those that leave are behind by a few on a busy machine.
-    assert!(most_awake <= 10 * idle_max, "{most_awake}");
+    // They are counted after each quarter of the bound, and those that leave are behind by a few on
+    // a busy machine.
+    assert!(most_awake <= 4 * idle_max, "{most_awake}");
     assert!(peak <= most, "{peak}");
     let served = Arc::into_inner(served).unwrap();
     assert_eq!(served.stop().code, Some(0));
