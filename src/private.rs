@@ -26,7 +26,13 @@ pub(crate) fn file() -> fs::OpenOptions {
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::io::Write as _;
     let beside = path.with_extension("json.new");
-    let mut temporary = file().create(true).truncate(true).open(&beside)?;
+    // What a crash left, or a link of a folder that came from elsewhere: it is not written through.
+    if let Err(error) = fs::remove_file(&beside)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let mut temporary = file().create_new(true).open(&beside)?;
     temporary
         .write_all(bytes)
         .and_then(|()| temporary.sync_all())?;

@@ -8,10 +8,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
 use callboard_actors::ids::TenantId;
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -110,7 +112,10 @@ impl DataFolder {
             reason: error.kind(),
         };
         private::make_folder(path).map_err(failed)?;
+        // A link in a folder that came from elsewhere would create a file where it leads.
+        let no_links = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or(0);
         let lock = private::file()
+            .custom_flags(no_links)
             .create(true)
             .truncate(false)
             .open(path.join("serve.lock"))
@@ -165,7 +170,9 @@ pub(crate) fn read(path: &Path) -> Result<StoredTenants, StoredTenantsError> {
         reason,
     };
     let mut text = String::new();
-    match File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text)) {
+    match crate::named_file::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX).read_to_string(&mut text))
+    {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(StoredTenants::default());
@@ -183,6 +190,36 @@ pub(crate) fn read(path: &Path) -> Result<StoredTenants, StoredTenantsError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_and_pipes_of_a_folder_that_came_from_elsewhere_are_neither_followed_nor_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        let (data, outside) = (home.path().join("data"), home.path().join("outside"));
+        fs::create_dir(&data).unwrap();
+        std::os::unix::fs::symlink(&outside, data.join("serve.lock")).unwrap();
+        assert!(matches!(
+            DataFolder::take(&data),
+            Err(StoredTenantsError::Folder { .. })
+        ));
+        assert!(!outside.exists());
+
+        fs::remove_file(data.join("serve.lock")).unwrap();
+        fs::write(&outside, "kept").unwrap();
+        std::os::unix::fs::symlink(&outside, data.join("tenants.json.new")).unwrap();
+        let folder = DataFolder::take(&data).unwrap();
+        folder.write(&StoredTenants::default()).unwrap();
+        assert_eq!(fs::read_to_string(&outside).unwrap(), "kept");
+        assert_eq!(folder.read().unwrap(), StoredTenants::default());
+
+        let file = stored_tenants_file(&data);
+        fs::remove_file(&file).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(
+            folder.read(),
+            Err(StoredTenantsError::Unreadable { .. })
+        ));
+    }
 
     #[test]
     fn the_mark_of_an_orderly_stop_counts_for_one_start() {

@@ -92,16 +92,23 @@ impl ConversationHandle {
         let scope = self.scope.clone()?;
         let permit = self.host.read_permit(&scope).await;
         let sessions = &*self.host.ports.sessions;
-        let view = |read: RoundsReader| read.rounds();
+        let view = |read: RoundsReader| read.into_rounds().0;
         Ok(crate::conversation::read_rounds(sessions, &scope, &permit, view).await?)
     }
 
     /// Reads the conversation as a list of rounds, with its active skills and the window of its
-    /// model, from the store. Does not activate the conversation.
+    /// model, and returns what `view` makes of it. Does not activate the conversation.
+    ///
+    /// All rounds and the whole history are in memory until `view` returns, so few views of a
+    /// tenant run at a time. A view of a long journal runs on a blocking thread, and to its end
+    /// also when the returned future is dropped.
     ///
     /// # Errors
     /// [`SendError`] for a failing store or an unreadable journal.
-    pub async fn multi_round(&self) -> Result<MultiRoundConversation, SendError> {
+    pub async fn multi_round<T: Send + 'static>(
+        &self,
+        view: impl FnOnce(MultiRoundConversation) -> T + Send + 'static,
+    ) -> Result<T, SendError> {
         let scope = self.scope.clone()?;
         let setup = self.setup()?;
         let permit = self.host.read_permit(&scope).await;
@@ -109,7 +116,8 @@ impl ConversationHandle {
         let window = (setup.window_tokens, setup.compactor.settings().trigger);
         let of = scope.clone();
         let view = move |read: RoundsReader| {
-            MultiRoundConversation::new(&of, read.rounds(), read.state(), window)
+            let (rounds, state) = read.into_rounds();
+            view(MultiRoundConversation::new(&of, rounds, &state, window))
         };
         Ok(crate::conversation::read_rounds(sessions, &scope, &permit, view).await?)
     }

@@ -175,7 +175,8 @@ mod tests {
             TenantId::new("t").unwrap(),
             ConversationId::new("c").unwrap(),
         );
-        MultiRoundConversation::new(&scope, reader.rounds(), reader.state(), (200_000, 0.8))
+        let (rounds, state) = reader.into_rounds();
+        MultiRoundConversation::new(&scope, rounds, &state, (200_000, 0.8))
     }
 
     #[test]

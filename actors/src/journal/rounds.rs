@@ -143,37 +143,31 @@ impl RoundsReader {
 
     /// Returns the rounds that began, oldest first, each with its current place in the history.
     pub(crate) fn records(&self) -> Vec<ConversationRound> {
-        let starts: HashMap<RoundId, u32> = self
-            .state
-            .rounds
-            .as_slice()
-            .iter()
-            .map(|mark| (mark.id, mark.start))
-            .collect();
-        let placed = |round: &ConversationRound| ConversationRound {
-            start: starts.get(&round.round_id).copied(),
-            ..round.clone()
-        };
-        self.records.iter().map(placed).collect()
+        placed(&self.state, self.records.clone())
     }
 
-    /// Returns the rounds that began and, as `pending`, those that prompts in the inbox will open.
-    pub(crate) fn rounds(&self) -> Vec<ConversationRound> {
-        let waiting = self.state.inbox.iter();
-        let waiting = waiting.map(|prompt| {
-            begun(
-                &self.id,
-                prompt.round_id,
-                prompt
-                    .message
-                    .as_ref()
-                    .map(Message::text)
-                    .unwrap_or_default(),
-                RoundStatus::Pending,
-            )
-        });
-        self.records().into_iter().chain(waiting).collect()
+    /// Returns the rounds that began and, as `pending`, those that prompts in the inbox will open,
+    /// and the state after all entries.
+    pub(crate) fn into_rounds(self) -> (Vec<ConversationRound>, Durable) {
+        let Self { id, state, records } = self;
+        let mut rounds = placed(&state, records);
+        rounds.extend(state.inbox.iter().map(|prompt| {
+            let message = prompt.message.as_ref();
+            let text = message.map(Message::text).unwrap_or_default();
+            begun(&id, prompt.round_id, text, RoundStatus::Pending)
+        }));
+        (rounds, state)
     }
+}
+
+/// Gives each round its place in the history.
+fn placed(state: &Durable, mut records: Vec<ConversationRound>) -> Vec<ConversationRound> {
+    let marks = state.rounds.as_slice().iter();
+    let starts: HashMap<RoundId, u32> = marks.map(|mark| (mark.id, mark.start)).collect();
+    for round in &mut records {
+        round.start = starts.get(&round.round_id).copied();
+    }
+    records
 }
 
 /// Reads the rounds of a journal, up to the first entry that cannot follow.
@@ -187,7 +181,7 @@ pub fn rounds<'a>(
             break;
         }
     }
-    reader.rounds()
+    reader.into_rounds().0
 }
 
 /// Prepares records for another conversation: drops pending rounds and marks open rounds as

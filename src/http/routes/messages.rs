@@ -14,7 +14,7 @@ use callboard_actors::{
     chat::{MessageList, StandardMessage},
     host::{OutcomeError, Prompt, Reply},
     ids::Scope,
-    journal::SchemaVersion,
+    journal::{MultiRoundConversation, SchemaVersion},
     stream::RoundEnd,
 };
 use futures_util::stream;
@@ -184,10 +184,10 @@ pub(in crate::http) async fn history(
             built(&app, &tenant, usize::MAX, room, written).await?
         }
         MessageForm::Compressed => {
-            let all = conversation.multi_round().await?;
-            let bytes = bytes_of(&all.messages);
-            let kept = move || wire(all.compressed_history().into_iter().collect());
-            built(&app, &tenant, bytes, room, kept).await?
+            let page = move |all: MultiRoundConversation| {
+                (wire(all.compressed_history().into_iter().collect()), room)
+            };
+            conversation.multi_round(page).await?
         }
         MessageForm::Wire => {
             let all = match page.whole {

@@ -5,7 +5,7 @@ use callboard_actors::journal::MultiRoundConversation;
 
 use super::{Path, Query, messages::limit};
 use crate::http::{
-    answer_body::{built, bytes_of, whole_answer},
+    answer_body::whole_answer,
     answer_room::ConnectionRoom,
     api::{Report, Rewind, Rewound, Rounds, RoundsPage},
     auth::Caller,
@@ -43,14 +43,12 @@ pub(in crate::http) async fn list(
         .answers
         .take(&tenant, &connection, PAGE_BYTES_MAX)
         .await?;
-    let all = conversation.multi_round().await?;
-    let bytes = bytes_of(&all.messages);
-    let page = move || {
+    let page = move |all| {
         let page = page_of(all, page.after, limit);
         // Serializing plain types to memory cannot fail.
-        serde_json::to_vec(&page).unwrap_or_default()
+        (serde_json::to_vec(&page).unwrap_or_default(), room)
     };
-    let (page, room) = built(&app, &tenant, bytes, room, page).await?;
+    let (page, room) = conversation.multi_round(page).await?;
     let pause_max = app.config.bounds.write_pause_max;
     whole_answer("application/json", page, room, pause_max).await
 }
@@ -108,11 +106,11 @@ pub(in crate::http) async fn rewind(
     let (_, conversation) = app.known(&tenant, &id).await?;
     app.host.tenant(&tenant).admit_change()?;
     conversation.rewind(rewind.to).await?;
-    let left = conversation.multi_round().await?;
-    Ok(Json(Rewound {
-        messages: left.messages.len(),
-        rounds: left.rounds.len(),
-    }))
+    let left = |all: MultiRoundConversation| Rewound {
+        messages: all.messages.len(),
+        rounds: all.rounds.len(),
+    };
+    Ok(Json(conversation.multi_round(left).await?))
 }
 
 /// Reports tokens, tool calls, skills and compactions of a conversation.

@@ -325,7 +325,7 @@ fn judge_statuses(entries: &[Entry]) {
     let mut before: Vec<ConversationRound> = Vec::new();
     for entry in entries {
         reader.take(entry).unwrap();
-        let now = reader.rounds();
+        let (now, _) = reader.clone().into_rounds();
         for round in &now {
             let was = before
                 .iter()

@@ -216,7 +216,7 @@ async fn all_reads_of_a_tenants_journals_together_are_a_few_at_a_time() {
         });
         tasks.spawn({
             let c = c();
-            async move { drop(c.multi_round().await) }
+            async move { drop(c.multi_round(drop).await) }
         });
         tasks.spawn({
             let c = c();
@@ -386,7 +386,10 @@ async fn large_journals_are_decoded_elsewhere() {
             ),
             (
                 "multi_round",
-                conversation.multi_round().map(|read| read.is_ok()).boxed(),
+                conversation
+                    .multi_round(drop)
+                    .map(|read| read.is_ok())
+                    .boxed(),
             ),
             (
                 "debug",
