@@ -2,6 +2,7 @@
 //! performs its effects.
 
 pub(in crate::conversation) mod budget_guard;
+mod collector;
 mod end;
 mod figures;
 pub(in crate::conversation) mod fork;
@@ -14,6 +15,7 @@ pub(in crate::conversation) mod prefix;
 pub(in crate::conversation) mod progress;
 mod prompt;
 mod round_resources;
+mod stream_timer;
 mod tools;
 pub(in crate::conversation) mod trace;
 mod waiters;

@@ -4,23 +4,20 @@
 use std::{
     future::poll_fn,
     panic::AssertUnwindSafe,
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
-use tokio::{
-    task::coop::has_budget_remaining,
-    time::{Instant, Sleep},
-};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::{
-    chat::{ContentBlock, ModelRequest, RawJson, TextBlock, Usage},
+    chat::{ContentBlock, ModelRequest, RawJson, Usage},
     compactor::CompactorRef,
     conversation::{
         ConversationMsg, WaitsFor,
@@ -30,13 +27,18 @@ use crate::{
             FailedAttempt, ModelOutcome,
             rules::{CallPolicy, ContextRules, ModelLimits, OtherModel},
         },
-        run::{Live, trace::CallTrace},
+        run::{
+            Live,
+            collector::Collector,
+            stream_timer::{StreamTimer, TimerEnd},
+            trace::CallTrace,
+        },
         wait_status::WaitStatus,
     },
     ids::{RoundId, WorkId},
-    limits::{BYTES_A_TOKEN, PARTIAL_ANSWER_BYTES_MAX},
+    limits::BYTES_A_TOKEN,
     model_gateway::{CallBy, CallClass, Fallback, ModelGatewayRef, Waiting},
-    ports::{AnswerSize, Capabilities, Clock, Completion, ModelEvent, ModelStream, ProviderError},
+    ports::{Capabilities, Clock, Completion, ModelEvent, ModelStream, ProviderError},
     stream::EventKind,
     task::AbortOnDrop,
     tenant::{RoundPermit, Tenant},
@@ -226,7 +228,7 @@ impl ModelCall {
         }
         match result {
             Ok(completion) => ModelOutcome::Completed {
-                blocks: collector.blocks,
+                blocks: collector.into_blocks(),
                 completion,
             },
             Err(ProviderError::Cancelled) if self.cancel.is_cancelled() => {
@@ -352,22 +354,17 @@ impl ModelCall {
         match event {
             ModelEvent::Text(text) => {
                 self.publish_thinking(collector);
-                collector.keep(&text);
-                add(&mut collector.unpublished_text, text);
+                collector.add_text(text);
             }
             ModelEvent::Thinking(text) => {
                 self.publish_text(collector);
-                add(&mut collector.unpublished_thinking, text);
+                collector.add_thinking(text);
             }
-            ModelEvent::Block(mut block) => {
-                if let ContentBlock::Text(text) = &mut block {
+            ModelEvent::Block(block) => {
+                if let ContentBlock::Text(_) = &block {
                     self.publish_text(collector);
-                    collector.text = String::new();
-                    if text.text.capacity() - text.text.len() > SLACK_BYTES_MAX {
-                        text.text.shrink_to_fit();
-                    }
                 }
-                collector.blocks.push(block);
+                collector.add_block(block);
             }
             ModelEvent::Completed(completion) => return Some(completion),
             ModelEvent::Usage(usage) => self.attempts.lock().reported = Some(usage),
@@ -386,16 +383,14 @@ impl ModelCall {
     }
 
     fn publish_text(&self, collector: &mut Collector) {
-        if !collector.unpublished_text.is_empty() {
-            let text = std::mem::take(&mut collector.unpublished_text);
+        if let Some(text) = collector.unpublished_text() {
             self.writer
                 .ephemeral(self.round_id, EventKind::TextDelta { text });
         }
     }
 
     fn publish_thinking(&self, collector: &mut Collector) {
-        if !collector.unpublished_thinking.is_empty() {
-            let text = std::mem::take(&mut collector.unpublished_thinking);
+        if let Some(text) = collector.unpublished_thinking() {
             self.writer
                 .ephemeral(self.round_id, EventKind::ThinkingDelta { text });
         }
@@ -480,170 +475,6 @@ impl ModelCall {
         let permit = permit.ok_or(ProviderError::Cancelled)?;
         *slot() = Some(permit);
         Ok(())
-    }
-}
-
-/// The timer of a stream: the limit of its silence, and the time when collected text is due. It
-/// moves only when it fires early or something is due before it, so a token does not touch it.
-struct StreamTimer {
-    silence_max: Duration,
-    last: Instant,
-    sleep: Pin<Box<Sleep>>,
-    /// The task that the timer wakes already.
-    waker: Option<Waker>,
-}
-
-/// Why a [`StreamTimer`] fired.
-enum TimerEnd {
-    /// The time that the caller asked for has come.
-    Due,
-    /// The stream was silent for too long.
-    Silent,
-}
-
-impl StreamTimer {
-    fn new(silence_max: Duration) -> Self {
-        Self {
-            silence_max,
-            last: Instant::now(),
-            sleep: Box::pin(tokio::time::sleep(silence_max)),
-            waker: None,
-        }
-    }
-
-    /// Notes that something was read.
-    fn reset(&mut self) {
-        self.last = Instant::now();
-    }
-
-    /// Is ready at `due`, or when the stream was silent for too long.
-    fn poll(&mut self, cx: &mut Context<'_>, due: Option<Instant>) -> Poll<TimerEnd> {
-        let silent = self.last + self.silence_max;
-        let next = due.map_or(silent, |due| due.min(silent));
-        if self.sleep.deadline() > next {
-            self.sleep.as_mut().reset(next);
-            self.waker = None;
-        }
-        if !self.sleep.is_elapsed()
-            && self
-                .waker
-                .as_ref()
-                .is_some_and(|waker| waker.will_wake(cx.waker()))
-        {
-            return Poll::Pending;
-        }
-        while self.sleep.as_mut().poll(cx).is_ready() {
-            if self.sleep.deadline() >= next {
-                return Poll::Ready(match next == silent {
-                    true => TimerEnd::Silent,
-                    false => TimerEnd::Due,
-                });
-            }
-            self.sleep.as_mut().reset(next);
-        }
-        // A task without coop budget was woken at once instead of being registered: poll again next
-        // time.
-        self.waker = has_budget_remaining().then(|| cx.waker().clone());
-        Poll::Pending
-    }
-}
-
-/// Unused bytes that a long text keeps: it grew by doubling, and waits in memory for its tools.
-const SLACK_BYTES_MAX: usize = 64 * 1024;
-
-/// Adds a piece to the end of a text. The first piece is not copied.
-fn add(text: &mut String, piece: String) {
-    match text.is_empty() {
-        true => *text = piece,
-        false => text.push_str(&piece),
-    }
-}
-
-/// Collects an answer.
-#[derive(Default)]
-struct Collector {
-    blocks: Vec<ContentBlock>,
-    /// The text so far of an open block, as much as a history may get of an unfinished answer.
-    text: String,
-    /// The end of `text`, which is not published yet.
-    unpublished_text: String,
-    /// Thinking that is not published yet.
-    unpublished_thinking: String,
-    /// When text or thinking was last published.
-    flushed: Option<Instant>,
-    /// The size of `blocks`.
-    size: AnswerSize,
-    /// Bytes of the pieces whose block has not arrived.
-    open_bytes: usize,
-    /// Bytes of arguments of calls whose block has not arrived.
-    open_arguments: usize,
-    /// Bytes of all pieces, and of the blocks that came without pieces.
-    written: usize,
-}
-
-impl Collector {
-    fn unpublished_bytes(&self) -> usize {
-        self.unpublished_text.len() + self.unpublished_thinking.len()
-    }
-
-    /// Keeps more of the text of an open block.
-    fn keep(&mut self, piece: &str) {
-        let left = PARTIAL_ANSWER_BYTES_MAX.saturating_sub(self.text.len());
-        let end = piece.floor_char_boundary(left);
-        self.text.push_str(piece.get(..end).unwrap_or_default());
-    }
-
-    /// Counts an event against the bounds of an answer.
-    fn count(&mut self, event: &ModelEvent) -> Result<(), ProviderError> {
-        match event {
-            ModelEvent::Text(piece) | ModelEvent::Thinking(piece) => {
-                self.open_bytes += piece.len();
-                self.written += piece.len();
-            }
-            ModelEvent::Block(block) => {
-                let bytes = block.content_bytes();
-                self.size.add_block(block.kept_bytes());
-                if let ContentBlock::ToolUse(_) = block {
-                    self.size.calls += 1;
-                    self.open_arguments = 0;
-                    self.written += bytes;
-                } else {
-                    self.written += bytes.saturating_sub(self.open_bytes);
-                }
-                self.open_bytes = 0;
-            }
-            ModelEvent::Arguments(bytes) => self.open_arguments = *bytes,
-            ModelEvent::Usage(_) | ModelEvent::Completed(_) | ModelEvent::Limits(_) => {}
-        }
-        self.size.check(self.open_bytes)
-    }
-
-    /// Bytes that the model has written.
-    fn written(&self) -> usize {
-        self.written + self.open_arguments
-    }
-
-    /// The unfinished answer, shortened to what may enter a history.
-    fn partial(mut self) -> Vec<ContentBlock> {
-        if !self.text.is_empty() {
-            self.blocks.push(ContentBlock::Text(TextBlock {
-                text: self.text,
-                cache_control: None,
-                citations: None,
-            }));
-        }
-        let mut left = PARTIAL_ANSWER_BYTES_MAX;
-        self.blocks.retain_mut(|block| {
-            if let ContentBlock::Text(text) = block {
-                let end = text.text.floor_char_boundary(left);
-                text.text.truncate(end);
-                text.text.shrink_to_fit();
-            }
-            let fits = block.content_bytes() <= left;
-            left = left.saturating_sub(block.content_bytes());
-            fits
-        });
-        self.blocks
     }
 }
 
