@@ -104,8 +104,8 @@ impl TenantHandle {
     }
 
     /// What the tenant's conversations have spent and reserved. Only calls to which a budget applied
-    /// are counted. What earlier hosts of the store and others spent is included from the first
-    /// prompt on, if the tenant has a budget.
+    /// are counted. What earlier hosts of the store and others spent is included about a second
+    /// after the tenant has a budget, and before its first prompt.
     ///
     /// # Errors
     /// [`SendError::InvalidId`].

@@ -65,7 +65,8 @@ impl Tenant {
     /// Whether the store lacks something, or may know of more than this host counts.
     pub(crate) fn has_spending_to_store(&self) -> bool {
         self.stores_spending()
-            && (self.seats_taken() > 0
+            && (!self.spending.is_read.load(Ordering::Acquire)
+                || self.seats_taken() > 0
                 || self
                     .spending
                     .sums

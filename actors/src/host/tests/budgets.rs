@@ -208,6 +208,30 @@ async fn spending_survives_sleep_and_the_next_host() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_a_tenant_spent_before_a_restart_is_known_before_its_first_prompt() {
+    let store = store();
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("ok").usage(usage(900, 100)),
+    ));
+    let budget = Budget::default().with_tokens(10_000);
+    let mut spent = Vec::new();
+    for is_first in [true, false] {
+        let host = builder(&model).shared_sessions(store.clone());
+        let host = host.build().await.unwrap();
+        host.tenant("acme").set_budget(budget).unwrap();
+        if is_first {
+            let mut round = conversation(&host).send("Hi").await.unwrap();
+            round.outcome().await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        spent.push(host.tenant("acme").spent().unwrap().tokens);
+        host.shutdown(Duration::from_secs(1)).await;
+    }
+
+    assert_eq!(spent, [1000, 1000]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_budget_nothing_more_is_journaled_and_a_known_price_is_reported() {
     let model = Arc::new(ScriptedModel::always(
         Reply::text("ok").usage(usage(1000, 100)),
