@@ -1,13 +1,15 @@
-//! The page on operating a host: its commands, and its configuration of nginx in front of a host.
+//! The page on operating a host: its commands, and its configurations of nginx and Caddy in front of a
+//! host.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use futures_util::StreamExt as _;
+use reqwest::StatusCode;
 
 use super::{Home, Page};
 use crate::{cli::wait_for, support::https};
@@ -33,7 +35,7 @@ impl Drop for Running {
     }
 }
 
-/// A host with a slow model behind nginx with the page's configuration.
+/// A host with a slow model behind a proxy with the page's configuration.
 struct Proxied {
     /// First, so that they end before their folder is gone.
     _processes: Vec<Running>,
@@ -72,15 +74,74 @@ fn nginx_conf(page: &Page, folder: &Path) -> String {
     )
 }
 
-/// `None` where nginx is missing, which the gate counts as a failure.
-fn proxied(test: &str, bounds: &str) -> Option<Proxied> {
-    let nginx = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx"]
-        .into_iter()
-        .find(|path| Path::new(path).exists());
-    let Some(nginx) = nginx else {
-        writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no nginx").unwrap();
-        return None;
-    };
+/// The page's configuration with what surrounds it: no listener of its own, and a certificate of the
+/// test.
+fn caddy_conf(page: &Page, folder: &Path) -> String {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let tls = format!(
+        "localhost:{} {{\n    tls {} {}\n",
+        page.port("8443"),
+        file("cert.pem"),
+        file("key.pem")
+    );
+    let site = page.blocks("caddy").concat();
+    assert!(site.starts_with("calls.example {\n"), "{site}");
+    let site = site.replacen("calls.example {\n", &tls, 1);
+    format!("{{\n    admin off\n    auto_https disable_redirects\n}}\n{site}")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Proxy {
+    Nginx,
+    Caddy,
+}
+
+impl Proxy {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Caddy => "caddy",
+        }
+    }
+
+    /// Its program; `None` where it is missing, which the gate counts as a failure.
+    fn program(self, test: &str) -> Option<PathBuf> {
+        let name = self.name();
+        let folders = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+        let found = folders
+            .map(|folder| Path::new(folder).join(name))
+            .into_iter()
+            .find(|path| path.exists());
+        if found.is_none() {
+            writeln!(&mut std::io::stderr(), "SKIPPED: {test}: no {name}").unwrap();
+        }
+        found
+    }
+
+    fn command(self, program: &Path, page: &Page, folder: &Path) -> Command {
+        let conf = folder.join(format!("{}.conf", self.name()));
+        let mut command = Command::new(program);
+        let text = match self {
+            Self::Nginx => {
+                command.arg("-c").arg(&conf).arg("-p").arg(folder);
+                nginx_conf(page, folder)
+            }
+            Self::Caddy => {
+                let arguments = ["run", "--adapter", "caddyfile", "--config"];
+                command.args(arguments).arg(&conf);
+                command.env("HOME", folder).env_remove("XDG_DATA_HOME");
+                caddy_conf(page, folder)
+            }
+        };
+        std::fs::write(&conf, text).unwrap();
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+}
+
+/// `None` where the proxy is missing.
+fn proxied(test: &str, proxy: Proxy, bounds: &str) -> Option<Proxied> {
+    let program = proxy.program(test)?;
     let page = Page::read("operate.md");
     let home = Home::new();
     let folder = home.path().to_owned();
@@ -117,17 +178,7 @@ fn proxied(test: &str, bounds: &str) -> Option<Proxied> {
     let ca = names.self_signed(&key_pair).unwrap().pem();
     std::fs::write(folder.join("cert.pem"), &ca).unwrap();
     std::fs::write(folder.join("key.pem"), key_pair.serialize_pem()).unwrap();
-    let conf = folder.join("nginx.conf");
-    std::fs::write(&conf, nginx_conf(&page, &folder)).unwrap();
-    let mut command = Command::new(nginx);
-    command
-        .arg("-c")
-        .arg(&conf)
-        .arg("-p")
-        .arg(&folder)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let front = spawned(command);
+    let front = spawned(proxy.command(&program, &page, &folder));
     for port in [page.port("8787"), page.port("8443")] {
         wait_for("a listener", || {
             std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
@@ -157,9 +208,22 @@ impl Proxied {
 #[tokio::test(flavor = "multi_thread")]
 async fn nginx_as_on_the_page_speaks_tls_and_http2_and_delays_no_event() {
     let test = "nginx_as_on_the_page_speaks_tls_and_http2_and_delays_no_event";
-    let Some(proxied) = proxied(test, "") else {
-        return;
-    };
+    if let Some(proxied) = proxied(test, Proxy::Nginx, "") {
+        delays_no_event(&proxied, StatusCode::FORBIDDEN).await;
+        assert!(proxied.home.path().join("error.log").exists());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn caddy_as_on_the_page_speaks_tls_and_http2_and_delays_no_event() {
+    let test = "caddy_as_on_the_page_speaks_tls_and_http2_and_delays_no_event";
+    if let Some(proxied) = proxied(test, Proxy::Caddy, "") {
+        delays_no_event(&proxied, StatusCode::NOT_FOUND).await;
+    }
+}
+
+/// Reads a stream as it is made, a page whose cookie is for TLS, and no figures.
+async fn delays_no_event(proxied: &Proxied, metrics: StatusCode) {
     let client = https::client(&proxied.ca, &["h2"]);
 
     let asked = Instant::now();
@@ -195,15 +259,18 @@ async fn nginx_as_on_the_page_speaks_tls_and_http2_and_delays_no_event() {
                 .all(|cookie| cookie.to_str().unwrap().contains("Secure")),
         "{cookies:?}"
     );
-    let metrics = client.get(format!("{}/metrics", proxied.url)).send().await;
-    assert_eq!(metrics.unwrap().status(), 403, "only inside of the network");
-    assert!(proxied.home.path().join("error.log").exists());
+    let answer = client.get(format!("{}/metrics", proxied.url)).send().await;
+    assert_eq!(
+        answer.unwrap().status(),
+        metrics,
+        "only inside of the network"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn behind_nginx_the_client_address_is_the_proxys_whatever_a_header_says() {
     let test = "behind_nginx_the_client_address_is_the_proxys_whatever_a_header_says";
-    let Some(proxied) = proxied(test, "connections_per_address_max = 1") else {
+    let Some(proxied) = proxied(test, Proxy::Nginx, "connections_per_address_max = 1") else {
         return;
     };
     let client = https::client(&proxied.ca, &["h2"]);
