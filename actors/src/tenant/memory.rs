@@ -85,6 +85,17 @@ impl Tenant {
         Ok(())
     }
 
+    /// Takes memory for an answer that waits, of a conversation that has taken `own` already. `None`
+    /// if there is none.
+    pub(crate) fn hold_memory(self: &Arc<Self>, bytes: usize, own: u64) -> Option<HeldMemory> {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.take_memory(bytes, own, || 0).ok()?;
+        Some(HeldMemory {
+            tenant: self.clone(),
+            bytes,
+        })
+    }
+
     /// Whether a conversation would get these bytes for its history now.
     pub(crate) fn has_memory_for(&self, history: u64) -> bool {
         let own = self.memory.bytes();
@@ -99,6 +110,21 @@ impl Tenant {
         match is_bounded {
             true => u64::try_from(events()).unwrap_or(u64::MAX),
             false => 0,
+        }
+    }
+}
+
+/// Memory that dropping the value gives back.
+#[derive(Debug)]
+pub(crate) struct HeldMemory {
+    tenant: Arc<Tenant>,
+    bytes: u64,
+}
+
+impl Drop for HeldMemory {
+    fn drop(&mut self) {
+        for memory in [&self.tenant.memory, &self.tenant.host_memory] {
+            memory.give_back(self.bytes);
         }
     }
 }
@@ -180,10 +206,15 @@ impl HistoryBytes {
         Ok(())
     }
 
+    /// The bytes that the conversation and its prompts have taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.bytes + self.prompts
+    }
+
     /// What the tenant may still take. There is always some for a conversation that has taken all
     /// that is in use.
     pub(crate) fn left(&self) -> MemoryLeft {
-        let own = self.bytes + self.prompts;
+        let own = self.taken();
         let of_tenant = self.tenant.memory.bytes();
         let of_host = &self.tenant.host_memory;
         let fits = |tolerated: fn(u64) -> u64| {

@@ -122,7 +122,9 @@ impl Pricing {
             }
         };
         let (usage, estimated) = match outcome {
-            ModelOutcome::Completed { blocks, completion } => match &completion.usage {
+            ModelOutcome::Completed {
+                blocks, completion, ..
+            } => match &completion.usage {
                 Some(usage) => {
                     let checked = self.check(state, window_of(model), usage, &estimate(blocks));
                     (checked, checked != *usage)

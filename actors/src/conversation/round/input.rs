@@ -66,6 +66,8 @@ pub enum ModelOutcome {
         blocks: Vec<ContentBlock>,
         /// The stop reason and the usage.
         completion: Completion,
+        /// Whether there was memory for the answer while it waited to be checked.
+        has_memory: bool,
     },
     /// The call failed after the gateway's retries. The partial answer is kept in the history.
     Failed {

@@ -22,6 +22,7 @@ pub(in crate::conversation) mod skills;
 pub(in crate::conversation) mod tools;
 pub mod volatile;
 
+pub(in crate::conversation) use self::model::KEPT_ANSWER_BYTES;
 pub(crate) use self::{
     decision::{Receipt, StartTool},
     input::{ModelOutcome, NewPrompt},

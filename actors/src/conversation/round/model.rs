@@ -36,10 +36,14 @@ pub(super) fn model_ended(
     let step = round.model_calls;
     let bill = budget::bill(decision, outcome, model, failed);
     match outcome {
-        ModelOutcome::Completed { blocks, completion } => {
+        ModelOutcome::Completed {
+            blocks,
+            completion,
+            has_memory: had_memory,
+        } => {
             let cancelled = decision.volatile.cancelling.is_some();
             let keep_calls = !cancelled && runs_tools(completion.stop);
-            let has_memory = has_memory(decision, blocks);
+            let has_memory = *had_memory && has_memory(decision, blocks);
             let message = has_memory.then(|| assistant_message(blocks, keep_calls, true));
             decision.entry(EntryBody::Assistant {
                 step,
@@ -127,7 +131,7 @@ pub(super) fn model_ended(
 }
 
 /// Bytes of an answer that is kept although the host has no memory left: few models write more.
-const KEPT_ANSWER_BYTES: usize = 64 * 1024;
+pub(in crate::conversation) const KEPT_ANSWER_BYTES: usize = 64 * 1024;
 
 /// Whether an answer enters the history: a long one needs memory.
 fn has_memory(decision: &DecisionBuilder<'_>, answer: &[ContentBlock]) -> bool {

@@ -24,7 +24,7 @@ use crate::{
         commit::stream_writer::StreamWriter,
         message::EndedCall,
         round::{
-            FailedAttempt, ModelOutcome,
+            FailedAttempt, KEPT_ANSWER_BYTES, ModelOutcome,
             rules::{CallPolicy, ContextRules, ModelLimits, OtherModel},
         },
         run::{
@@ -55,9 +55,6 @@ const BURST_MAX: usize = 64;
 /// Above this many collected bytes, text and thinking are published even within a burst.
 const UNPUBLISHED_BYTES_MAX: usize = 4096;
 
-/// Bytes of an answer that waits until it is checked. It is in no account of memory meanwhile.
-const WAITING_BYTES_MAX: usize = 1024 * 1024;
-
 /// The parts of a model call.
 pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) gateway: ModelGatewayRef,
@@ -85,6 +82,8 @@ pub(in crate::conversation) struct ModelCall {
     pub(in crate::conversation) output: Option<RawJson>,
     /// Has the places of long checks.
     pub(in crate::conversation) compactor: CompactorRef,
+    /// The bytes that the conversation has taken of its tenant's memory.
+    pub(in crate::conversation) own_bytes: u64,
 }
 
 /// The attempts of a model call.
@@ -142,8 +141,11 @@ impl ModelCall {
             },
             partial: Vec::new(),
         });
-        if let ModelOutcome::Completed { blocks, .. } = &mut outcome {
-            *blocks = self.checked(std::mem::take(blocks)).await;
+        if let ModelOutcome::Completed {
+            blocks, has_memory, ..
+        } = &mut outcome
+        {
+            (*blocks, *has_memory) = self.checked(std::mem::take(blocks)).await;
         }
         let mut attempts = self.attempts.into_inner();
         if let (ModelOutcome::Failed { .. }, Some((fallback, error))) =
@@ -180,10 +182,17 @@ impl ModelCall {
     /// Makes checks of an answer that take long, a few at a time, and of one tenant at most half of
     /// them: hundreds of rounds that end together would stop all others. Without them, as after a
     /// cancellation, the decision about the answer makes them.
-    async fn checked(&self, blocks: Vec<ContentBlock>) -> Vec<ContentBlock> {
+    ///
+    /// An answer that waits counts as memory of its tenant. Returns `false` beside one for which
+    /// there is none: it is not checked, and does not enter the history.
+    async fn checked(&self, blocks: Vec<ContentBlock>) -> (Vec<ContentBlock>, bool) {
+        if !self.policy.is_long_check(self.output.as_ref(), &blocks) {
+            return (blocks, true);
+        }
         let bytes: usize = blocks.iter().map(ContentBlock::content_bytes).sum();
-        if bytes > WAITING_BYTES_MAX || !self.policy.is_long_check(self.output.as_ref(), &blocks) {
-            return blocks;
+        let held = self.tenant.hold_memory(bytes, self.own_bytes);
+        if held.is_none() && bytes > KEPT_ANSWER_BYTES {
+            return (blocks, false);
         }
         let blocks = Arc::new(blocks);
         let (policy, output) = (self.policy.clone(), self.output.clone());
@@ -200,7 +209,7 @@ impl ModelCall {
             () = self.cancel.cancelled() => {}
             _ = checking => {}
         }
-        Arc::unwrap_or_clone(blocks)
+        (Arc::unwrap_or_clone(blocks), true)
     }
 
     async fn run_inner(&self) -> ModelOutcome {
@@ -230,6 +239,7 @@ impl ModelCall {
             Ok(completion) => ModelOutcome::Completed {
                 blocks: collector.into_blocks(),
                 completion,
+                has_memory: true,
             },
             Err(ProviderError::Cancelled) if self.cancel.is_cancelled() => {
                 ModelOutcome::Cancelled {
@@ -509,6 +519,7 @@ impl Live {
             .is_some_and(|round| round.model_calls <= 1);
         let policy = self.volatile.rules.call_policy.clone();
         let compactor = self.setup.compactor.clone();
+        let own_bytes = self.history_bytes.taken();
         let Some(resources) = self.resources() else {
             return;
         };
@@ -543,6 +554,7 @@ impl Live {
             policy,
             output,
             compactor,
+            own_bytes,
         };
         let task = tokio::spawn(Box::pin(async move {
             let asked = call.request.model.clone();

@@ -62,6 +62,7 @@ fn completed(blocks: Vec<ContentBlock>, stop: ProviderStop) -> ModelOutcome {
             usage: None,
             raw_usage: None,
         },
+        has_memory: true,
     }
 }
 

@@ -1060,6 +1060,7 @@ impl Law<'_> {
             ModelOutcome::Completed {
                 blocks: said,
                 completion,
+                ..
             } => {
                 let whole = !matches!(
                     completion.stop,

@@ -651,6 +651,7 @@ impl World {
                         usage,
                         raw_usage: None,
                     },
+                    has_memory: true,
                 }
             }
         }

@@ -6,13 +6,16 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use parking_lot::{Condvar, Mutex};
 
 use super::*;
 use crate::{
     chat::is_reminder,
-    host::SendAsError,
+    host::{OutcomeError, SendAsError},
+    limits::Limits,
     ports::{Capabilities, SchemaCheck, Schemas},
+    stream::StopReason,
     testing::{Reply, ScriptedModel},
 };
 
@@ -245,36 +248,86 @@ impl SchemaCheck for Gated {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_checks_of_a_tenants_answers_are_few_at_a_time_and_in_no_other_tenants_way() {
+    // The words before the JSON make the answer long. Beyond 1 MiB as well as below.
+    for words in [0, 1_200_000] {
+        let gate = Arc::new(Gate::default());
+        let model = Arc::new(ScriptedModel::answering(move |request, _| {
+            let waits = request.messages.last().unwrap().text().contains("wait");
+            let words = if waits { words } else { 0 };
+            Reply::text(format!(r#"{}{{"waits":{waits}}}"#, "x ".repeat(words / 2)))
+        }));
+        let host = builder(&model).schemas(Arc::new(Gated(gate.clone())));
+        let host = host.build().await.unwrap();
+        let schema = RawJson::from_text(r#"{"type":"object","pattern":"a"}"#).unwrap();
+        let ask = async |tenant: &str, id: String, text: &str| {
+            let talk = host.tenant(tenant).conversation(id);
+            talk.send(text).output_schema(schema.clone()).await.unwrap()
+        };
+
+        let mut floods = Vec::new();
+        for number in 0..10 {
+            floods.push(ask("flood", format!("c{number}"), "wait").await);
+        }
+        until("two checks wait", || gate.counts().0 == 2).await;
+        let mut calm = ask("calm", "c".to_owned(), "go").await;
+        assert_eq!(calm.outcome().await.unwrap().text, r#"{"waits":false}"#);
+        assert_eq!(gate.counts(), (2, 2));
+
+        gate.open();
+        for mut flood in floods {
+            let text = flood.outcome().await.unwrap().text;
+            assert_eq!(text.trim_start_matches("x "), r#"{"waits":true}"#);
+        }
+        assert_eq!(gate.counts().1, 2);
+        let made = gate.made.load(Ordering::Relaxed);
+        assert_eq!(made, 10, "each was checked once");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_wait_for_their_check_count_as_memory_of_their_tenant() {
     let gate = Arc::new(Gate::default());
-    let model = Arc::new(ScriptedModel::answering(|request, _| {
-        let waits = request.messages.last().unwrap().text().contains("wait");
-        Reply::text(format!(r#"{{"waits":{waits}}}"#))
+    let model = Arc::new(ScriptedModel::answering(|_, _| {
+        Reply::text(format!(r#"{}{{"waits":true}}"#, "x ".repeat(500_000)))
     }));
-    let host = builder(&model).schemas(Arc::new(Gated(gate.clone())));
-    let host = host.build().await.unwrap();
-    let schema = RawJson::from_text(r#"{"type":"object","pattern":"a"}"#).unwrap();
-    let ask = async |tenant: &str, id: String, text: &str| {
-        let talk = host.tenant(tenant).conversation(id);
-        talk.send(text).output_schema(schema.clone()).await.unwrap()
+    // One tenant gets more while others find as much: half of it.
+    let limits = Limits {
+        memory_bytes_max: 6_500_000,
+        ..Limits::default()
     };
+    let host = builder(&model).schemas(Arc::new(Gated(gate.clone())));
+    let host = host.limits(limits).build().await.unwrap();
+    let tenant = host.tenant("acme");
+    let schema = RawJson::from_text(r#"{"type":"object","pattern":"a"}"#).unwrap();
 
-    let mut floods = Vec::new();
+    let mut rounds = Vec::new();
     for number in 0..10 {
-        floods.push(ask("flood", format!("c{number}"), "wait").await);
+        let talk = tenant.conversation(format!("c{number}"));
+        let round = talk.send("go").output_schema(schema.clone()).await;
+        rounds.push(round.unwrap());
     }
-    until("two checks wait", || gate.counts().0 == 2).await;
-    let mut calm = ask("calm", "c".to_owned(), "go").await;
-    assert_eq!(calm.outcome().await.unwrap().text, r#"{"waits":false}"#);
-    assert_eq!(gate.counts(), (2, 2));
-
+    let outcomes = rounds.iter_mut().map(|round| round.outcome());
+    let mut outcomes: FuturesUnordered<_> = outcomes.collect();
+    // Three wait, with a million bytes each. There is no memory for the others.
+    let mut codes = Vec::new();
+    while codes.len() < 7 {
+        let end = tokio::time::timeout(Duration::from_secs(20), outcomes.next()).await;
+        let Ok(Some(Err(OutcomeError::Failed { end }))) = end else {
+            gate.open(); // The runtime waits for the threads that wait there.
+            panic!("{codes:?} {end:?} {:?}", tenant.usage());
+        };
+        codes.extend(end.error.map(|error| error.code));
+    }
+    assert_eq!(codes, ["overloaded"; 7]);
+    let held = tenant.usage().unwrap().memory_bytes;
     gate.open();
-    for mut flood in floods {
-        assert_eq!(flood.outcome().await.unwrap().text, r#"{"waits":true}"#);
+    assert!(held >= 3_000_000, "{held}");
+    while let Some(end) = outcomes.next().await {
+        assert_eq!(end.unwrap().stop_reason, StopReason::EndTurn);
     }
-    assert_eq!(gate.counts().1, 2);
-    assert_eq!(
-        gate.made.load(Ordering::Relaxed),
-        10,
-        "each was checked once"
-    );
+    drop(outcomes);
+    until("the memory is free", || {
+        tenant.usage().unwrap().memory_bytes == 0
+    })
+    .await;
 }
