@@ -9,8 +9,9 @@ use rmcp::{
     model::{
         CallToolRequestParams, CallToolResponse, CallToolResult, CancelTaskParams, ErrorData,
         GetTaskParams, GetTaskResult, Implementation, InputResponses, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
+        ListResourcesResult, ListToolsResult, NumberOrString, PaginatedRequestParams,
+        ProgressToken, ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities,
+        ServerConfig, Tool, UpdateTaskParams,
     },
     service::RequestContext,
 };
@@ -39,6 +40,9 @@ with the `conversation_id` of the answer. Work of many minutes: `background`, th
 
 /// Prefix of the conversations that are started here; random hex digits follow.
 const STARTED: &str = "mcp-";
+
+/// Bytes of a progress token, which each notification repeats.
+const PROGRESS_TOKEN_BYTES_MAX: usize = 256;
 
 /// Calls of one client at once. Over HTTP each is a request of its own, and the host bounds those.
 const CALLS_MAX: usize = 64;
@@ -90,6 +94,13 @@ impl Server {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
+        if let Some(ProgressToken(NumberOrString::String(token))) =
+            context.meta.get_progress_token()
+            && token.len() > PROGRESS_TOKEN_BYTES_MAX
+        {
+            let line = format!("progressToken: at most {PROGRESS_TOKEN_BYTES_MAX} bytes");
+            return Err(ErrorData::invalid_params(line, None));
+        }
         let Ok(_place) = self.calls.try_acquire() else {
             let line = format!("{CALLS_MAX} calls are at work; wait for one, or cancel one");
             return Ok(failed(&line).into());

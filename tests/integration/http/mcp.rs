@@ -209,6 +209,19 @@ async fn a_message_beyond_the_bound_of_bodies_is_413_and_other_methods_are_405()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_progress_token_is_refused_because_every_notification_repeats_it() {
+    let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
+    for (bytes, is_refused) in [(256, false), (257, true)] {
+        let arguments = json!({"prompt": "hello"});
+        let mut call: Value = serde_json::from_str(&tool("send_prompt", &arguments)).unwrap();
+        call["params"]["_meta"] = json!({"progressToken": "t".repeat(bytes)});
+        let answered = answer(sent(&server, call.to_string()).await).await;
+        let code = is_refused.then_some(-32602);
+        assert_eq!(answered["error"]["code"].as_i64(), code, "{bytes}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_tenants_conversation_is_an_unknown_one() {
     let server = Server::start(ScriptedModel::always(Reply::text("yes"))).await;
     server.send("private", "hello").await;

@@ -436,7 +436,7 @@ async fn a_folder_of_skills_in_the_workspace_is_written_by_no_tool() {
 
 #[tokio::test]
 async fn files_of_editors_and_agents_are_written_by_no_command() {
-    const PLACES: [&str; 19] = [
+    const PLACES: [&str; 27] = [
         "AGENTS.md",
         "sub/CLAUDE.md",
         ".claude/settings.json",
@@ -455,6 +455,14 @@ async fn files_of_editors_and_agents_are_written_by_no_command() {
         "sub/.mvn/jvm.config",
         ".perldb",
         "hk.local.pkl",
+        ".svn/wc.db",
+        ".fslckout",
+        ".poetry/plugins/x.py",
+        "tools/bazel",
+        "pnpm-workspace.yaml",
+        ".nvmrc",
+        ".gitlint",
+        "bunfig.toml",
         "a.code-workspace",
     ];
     each(
