@@ -178,6 +178,14 @@ pub(crate) const TENANT_LOADS_MAX: usize = 8;
 /// conversations need the processors.
 pub(crate) const MEASUREMENTS_MAX: usize = 4;
 
+/// Bytes of a history above which an answer is written into it a few at a time: it is held several
+/// times until it is stored.
+pub(crate) const LONG_ANSWER_BYTES: usize = 1024 * 1024;
+
+/// Long answers of all tenants, and of one, that are written into histories at a time.
+pub(crate) const LONG_ANSWERS_MAX: usize = 4;
+pub(crate) const TENANT_LONG_ANSWERS_MAX: usize = 2;
+
 /// Those of one tenant, so that another one never waits behind all that a tenant has.
 pub(crate) const TENANT_MEASUREMENTS_MAX: usize = 2;
 

@@ -9,7 +9,10 @@ use crate::{
     compactor::SummaryBill,
     conversation::{
         command::Command,
-        round::{FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome},
+        round::{
+            FailedAttempt, ModelOutcome, OnBusy, Receipt, Refusal, input::ContextOutcome,
+            rules::CheckedAhead,
+        },
         store_health::Probe,
         wait_status::ReadPlace,
     },
@@ -19,7 +22,7 @@ use crate::{
     ports::{AppendError, StoreError},
     reads::ReadPermit,
     stream::Failure,
-    tenant::{NotAdmitted, Seat},
+    tenant::{HeldMemory, LongAnswerPlace, NotAdmitted, Seat},
     tool_executor::{Again, RunResult},
 };
 
@@ -367,4 +370,10 @@ pub struct EndedCall {
     pub(in crate::conversation) failed: Vec<FailedAttempt>,
     /// `None` if the call panicked outside of the provider's adapter.
     pub(in crate::conversation) times: Option<CallTimes>,
+    /// The results of long checks of the answer.
+    pub(in crate::conversation) checked: Vec<CheckedAhead>,
+    /// What the answer takes until it is decided about.
+    pub(in crate::conversation) memory: Option<HeldMemory>,
+    /// The place of a long answer, until it is stored.
+    pub(in crate::conversation) place: Option<LongAnswerPlace>,
 }

@@ -29,14 +29,17 @@ use std::sync::{
 };
 
 use parking_lot::RwLock;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 pub(crate) use admission::NotAdmitted;
 pub(crate) use conversation_count::{ConversationCount, PendingConversation, Taken};
 use families::Families;
 pub(crate) use families::Family;
 use memory::Memory;
-pub(crate) use memory::{HistoryBytes, MemoryLeft};
+pub(crate) use memory::{HeldMemory, HistoryBytes, MemoryLeft};
 pub use quotas::Quotas;
 pub(crate) use round_permits::RoundPermit;
 use spending::StoredSpending;
@@ -89,6 +92,14 @@ pub struct Tenant {
     loads: Arc<Semaphore>,
     /// A permit for each computation on a history.
     measurements: Arc<Semaphore>,
+    /// A permit for each long answer that is written into a history: the tenant's, and the host's.
+    long_answers: [Arc<Semaphore>; 2],
+}
+
+/// The place of a long answer that is written into a history.
+#[derive(Debug)]
+pub(crate) struct LongAnswerPlace {
+    _permits: [OwnedSemaphorePermit; 2],
 }
 
 /// The host's limits for tenants without quotas.
@@ -352,6 +363,17 @@ impl Tenant {
     /// [`crate::limits::TENANT_MEASUREMENTS_MAX`].
     pub(crate) fn measurements(&self) -> &Arc<Semaphore> {
         &self.measurements
+    }
+
+    /// Waits for the place of a long answer. `None` once the host has ended.
+    pub(crate) async fn long_answer_place(&self) -> Option<LongAnswerPlace> {
+        let [own, host] = &self.long_answers;
+        // In this order: what waits for the tenant's own place is in no other tenant's way.
+        let own = own.clone().acquire_owned().await.ok()?;
+        let host = host.clone().acquire_owned().await.ok()?;
+        Some(LongAnswerPlace {
+            _permits: [own, host],
+        })
     }
 
     /// The count of stored bytes.

@@ -15,7 +15,10 @@ use super::{
 };
 use crate::{
     ids::TenantId,
-    limits::{Limits, TENANT_LOADS_MAX, TENANT_MEASUREMENTS_MAX, TENANT_READS_MAX},
+    limits::{
+        LONG_ANSWERS_MAX, Limits, TENANT_LOADS_MAX, TENANT_LONG_ANSWERS_MAX,
+        TENANT_MEASUREMENTS_MAX, TENANT_READS_MAX,
+    },
     policy::{Budget, BudgetCounter, BudgetLevel, HostShare},
     ports::SessionBackend,
 };
@@ -27,6 +30,8 @@ pub struct Tenants {
     memory: Arc<Memory>,
     budget: Budget,
     /// The store that keeps what tenants have spent.
+    /// A permit for each long answer of any tenant.
+    long_answers: Arc<Semaphore>,
     sessions: Arc<dyn SessionBackend>,
     /// This host's part of the tenants' quotas.
     share: RwLock<HostShare>,
@@ -45,6 +50,7 @@ impl Tenants {
             memory: Arc::new(Memory::new(
                 u64::try_from(limits.memory_bytes_max).unwrap_or(UNBOUNDED),
             )),
+            long_answers: Arc::new(Semaphore::new(LONG_ANSWERS_MAX)),
             budget: Budget::default(),
             sessions,
             share: RwLock::default(),
@@ -156,6 +162,10 @@ impl Tenants {
             reads: Arc::new(Semaphore::new(TENANT_READS_MAX)),
             loads: Arc::new(Semaphore::new(TENANT_LOADS_MAX)),
             measurements: Arc::new(Semaphore::new(TENANT_MEASUREMENTS_MAX)),
+            long_answers: [
+                Arc::new(Semaphore::new(TENANT_LONG_ANSWERS_MAX)),
+                self.long_answers.clone(),
+            ],
         }
     }
 }

@@ -101,6 +101,52 @@ async fn no_repository_is_put_together_around_a_folder_that_looks_like_a_linked_
 }
 
 #[tokio::test]
+async fn no_links_lead_over_git_to_names_that_only_branches_may_have() {
+    let test = "no_links_lead_over_git_to_names_that_only_branches_may_have";
+    each(all(test), async |fixture| {
+        users_repository(&fixture, "repo");
+        let command = "mkdir -p repo/.git/logs/app repo/.git/refs/heads/app; \
+            for place in logs/app refs/heads/app; do echo evil > repo/.git/$place/CLAUDE.md; done; \
+            ln -s repo/.git meta; ln -s meta/logs/app one; ln -s meta/refs/heads/app two; \
+            ln -s /proc/self/cwd/repo/.git three; ln -s ../repo/.git/ repo/four";
+        let said = fixture.run(command).await.stderr;
+        for way in [
+            "one",
+            "two",
+            "meta/logs/app",
+            "three/logs/app",
+            "repo/four/logs/app",
+        ] {
+            let file = fixture.path(way).join("CLAUDE.md");
+            assert!(!file.exists(), "{}: {way}: {said}", fixture.kind());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_links_lead_to_names_in_folders_too_deep_to_be_searched() {
+    let test = "no_links_lead_to_names_in_folders_too_deep_to_be_searched";
+    each(all(test), async |fixture| {
+        // A link in the last folder that a path reaches leads on to the last but one.
+        let command = "d=$(printf %0200d 0); long=$d; for n in 2 3 4 5 6 7 8 9 10; do long=$long/$d; done; \
+            mkdir lib && cd lib && mkdir -p $long && cd $long && mkdir -p $long && cd $long && mkdir -p $d/$d/$d && cd $d/$d/$d && echo evil > CLAUDE.md && echo evil > .envrc; \
+            cd /proc/self/cwd/../../../..; ln -s $d/$d/$d/$d down; cd -P /; true";
+        let said = fixture.run(command).await.stderr;
+        let name = "0".repeat(200);
+        let mut here: std::os::fd::OwnedFd = fs::File::open(fixture.path("lib")).unwrap().into();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+        let mut depth = 0;
+        while let Ok(below) = rustix::fs::openat(&here, &name, flags, rustix::fs::Mode::empty()) {
+            (here, depth) = (below, depth + 1);
+        }
+        assert!((10..23).contains(&depth), "{}: {depth}: {said}", fixture.kind());
+        assert!(said.contains("too deep"), "{said}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_folder_that_a_command_closes_is_searched_all_the_same() {
     each(all("a_folder_that_a_command_closes_is_searched_all_the_same"), async |fixture| {
         let mark = evil(&fixture);

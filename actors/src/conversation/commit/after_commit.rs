@@ -11,6 +11,7 @@ use crate::{
     },
     journal::Durable,
     reads::ReadPermit,
+    tenant::LongAnswerPlace,
     tool_executor::{Run, ToolExecutorRef},
 };
 
@@ -49,6 +50,8 @@ pub(in crate::conversation) enum AfterCommit {
         /// Freed with the answer.
         place: ReadPlace,
     },
+    /// Let another long answer be written.
+    LongAnswer(LongAnswerPlace),
     /// Start a tool call.
     Tool(ToolExecutorRef, Box<Run>),
     /// No effect: the caller was answered already, or the tool or its round no longer exists.
@@ -70,6 +73,7 @@ impl AfterCommit {
                 drop(place);
             }
             Self::Tool(executor, run) => executor.execute(*run),
+            Self::LongAnswer(place) => drop(place),
             Self::Nothing => {}
         }
     }
@@ -88,7 +92,7 @@ impl AfterCommit {
             Self::Receipt(reply, _) => drop(reply.send(Err(error))),
             Self::Done(reply, _place) => drop(reply.send(Err(error))),
             Self::State { reply, .. } => drop(reply.send(Err(error))),
-            Self::Tool(..) | Self::Nothing => {}
+            Self::Tool(..) | Self::LongAnswer(_) | Self::Nothing => {}
         }
     }
 }

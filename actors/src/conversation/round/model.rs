@@ -39,11 +39,11 @@ pub(super) fn model_ended(
         ModelOutcome::Completed {
             blocks,
             completion,
-            has_memory: had_memory,
+            has_memory,
         } => {
             let cancelled = decision.volatile.cancelling.is_some();
             let keep_calls = !cancelled && runs_tools(completion.stop);
-            let has_memory = *had_memory && has_memory(decision, blocks);
+            let has_memory = *has_memory;
             let message = has_memory.then(|| assistant_message(blocks, keep_calls, true));
             decision.entry(EntryBody::Assistant {
                 step,

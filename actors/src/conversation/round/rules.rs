@@ -69,6 +69,22 @@ impl CallCheck {
     }
 }
 
+/// The result of a long check that was made before the decision about the answer. It is found by a
+/// digest of what was checked: of another hash, a model could write two calls of which one runs with
+/// the check of the other.
+#[derive(Debug)]
+pub struct CheckedAhead {
+    pub(in crate::conversation) digest: [u8; 32],
+    pub(in crate::conversation) result: CheckResult,
+}
+
+/// What a check of [`CheckedAhead`] came to.
+#[derive(Debug)]
+pub(in crate::conversation) enum CheckResult {
+    Call(CallCheck),
+    Output(Result<(), String>),
+}
+
 /// A model that answers instead of the conversation's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherModel<'a> {
@@ -145,9 +161,15 @@ pub trait CallPolicy: Send + Sync {
         false
     }
 
-    /// Checks what an answer brings, and keeps the results for the decision about it.
-    fn check_ahead(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) {
+    /// Checks what an answer brings, before the decision about it.
+    fn check_ahead(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) -> Vec<CheckedAhead> {
         let _ = (output, blocks);
+        Vec::new()
+    }
+
+    /// Uses these results in place of the same checks, and no earlier ones.
+    fn use_checked(&self, checked: Vec<CheckedAhead>) {
+        drop(checked);
     }
 
     /// Reviews a result before it enters the journal; hooks may replace or withhold it.

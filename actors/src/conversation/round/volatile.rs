@@ -43,7 +43,7 @@ pub enum Work {
 
 /// A tool call that waits for its next attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retry {
+pub(crate) struct Retry {
     /// The number of the next attempt; 1 is the first retry.
     pub attempt: u32,
     /// The failure of the last attempt, at most 500 characters.
@@ -52,7 +52,7 @@ pub struct Retry {
 
 /// A cancellation under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cancelling {
+pub(crate) struct Cancelling {
     /// The canceled round.
     pub round_id: RoundId,
     /// Whether the grace period is over: results are no longer awaited.
@@ -63,7 +63,7 @@ pub struct Cancelling {
 
 /// An open question to the tenant's budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reserving {
+pub(crate) struct Reserving {
     /// The id that the answer carries.
     pub work: WorkId,
     /// The number of the model call that waits for the answer.
@@ -88,15 +88,15 @@ pub struct Volatile {
     /// The work whose result is awaited.
     pub work: SmallMap<WorkId, Work>,
     /// The calls that wait for their next attempt, by batch and index.
-    pub retries: BTreeMap<(Seq, u32), Retry>,
+    pub(crate) retries: BTreeMap<(Seq, u32), Retry>,
     /// The last seq whose state was measured and fits its window.
     pub measured: Option<Seq>,
     /// The cancellation of the open round; `None` if none is under way.
-    pub cancelling: Option<Cancelling>,
+    pub(crate) cancelling: Option<Cancelling>,
     /// The skills of the host; `None` without a skill source.
     pub skills: Option<SkillView>,
     /// The open question to the tenant's budget.
-    pub reserving: Option<Reserving>,
+    pub(crate) reserving: Option<Reserving>,
     /// Percent of the tenant's or family's budget that is left, whichever is less, read by the
     /// shell before this input; `None` without such a budget.
     pub tenant_left: Option<u8>,

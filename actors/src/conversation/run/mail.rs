@@ -93,7 +93,14 @@ impl Live {
                     model,
                     failed,
                     times,
+                    checked,
+                    memory,
+                    place,
                 } = *call;
+                // From here on the history counts.
+                drop(memory);
+                self.long_answer = place;
+                self.volatile.rules.call_policy.use_checked(checked);
                 if let Some(times) = times {
                     self.tally.add(Figure::ModelCallEnded(times));
                 }

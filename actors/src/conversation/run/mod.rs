@@ -51,7 +51,7 @@ use crate::{
     small_map::SmallMap,
     stream::EventKind,
     task::AbortOnDrop,
-    tenant::{HistoryBytes, Seat, Tenant},
+    tenant::{HistoryBytes, LongAnswerPlace, Seat, Tenant},
     time::Timestamp,
 };
 
@@ -94,6 +94,8 @@ pub(in crate::conversation) struct Live {
     bills_open: Arc<()>,
     prefix: PrefixWatch,
     tally: Tally,
+    /// The place of the answer that the next commit stores.
+    long_answer: Option<LongAnswerPlace>,
 }
 
 impl Live {
@@ -145,6 +147,7 @@ impl Live {
             compaction: None,
             bills_open: Arc::default(),
             prefix: PrefixWatch::default(),
+            long_answer: None,
             tally: Tally::new(ports.collector.clone(), scope.tenant.clone()),
             tenant: args.tenant.clone(),
             scope,
@@ -212,15 +215,20 @@ impl Live {
         }
         self.watch_time_budget(now);
         self.tally.post(); // Before the commit: who sees the end of a round finds it in the figures.
-        let after_commit: Vec<AfterCommit> = effects
+        let mut after_commit: Vec<AfterCommit> = effects
             .extract_if(.., |effect| effect.when() == When::Stored)
             .map(|effect| self.after_commit(effect))
             .collect();
+        after_commit.extend(self.long_answer.take().map(AfterCommit::LongAnswer));
         if !entries.is_empty() || !after_commit.is_empty() {
             let growth = self
                 .commits
                 .commit(&entries, &self.durable, messages, after_commit);
             self.growth.add(growth);
+        }
+        if self.durable.batch().is_none() {
+            // Results that no decision asked for, as for a call of a kind that is refused before.
+            self.volatile.rules.call_policy.use_checked(Vec::new());
         }
         self.count_history();
         self.pause_unless_sure(&effects);

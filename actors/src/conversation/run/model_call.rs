@@ -25,7 +25,7 @@ use crate::{
         message::EndedCall,
         round::{
             FailedAttempt, KEPT_ANSWER_BYTES, ModelOutcome,
-            rules::{CallPolicy, ContextRules, ModelLimits, OtherModel},
+            rules::{CallPolicy, CheckedAhead, ContextRules, ModelLimits, OtherModel},
         },
         run::{
             Live,
@@ -36,12 +36,12 @@ use crate::{
         wait_status::WaitStatus,
     },
     ids::{RoundId, WorkId},
-    limits::BYTES_A_TOKEN,
+    limits::{BYTES_A_TOKEN, LONG_ANSWER_BYTES},
     model_gateway::{CallBy, CallClass, Fallback, ModelGatewayRef, Waiting},
     ports::{Capabilities, Clock, Completion, ModelEvent, ModelStream, ProviderError},
     stream::EventKind,
     task::AbortOnDrop,
-    tenant::{RoundPermit, Tenant},
+    tenant::{HeldMemory, LongAnswerPlace, RoundPermit, Tenant},
     tokens::WindowUse,
 };
 
@@ -129,6 +129,17 @@ impl Attempts {
     }
 }
 
+/// There is no memory for an answer.
+struct NoMemory;
+
+/// What an answer has got before the decision about it.
+#[derive(Default)]
+struct Waited {
+    checked: Vec<CheckedAhead>,
+    memory: Option<HeldMemory>,
+    place: Option<LongAnswerPlace>,
+}
+
 impl ModelCall {
     /// Runs the call. A panic in the provider's adapter is a failed call.
     pub(in crate::conversation) async fn run(self) -> EndedCall {
@@ -141,11 +152,18 @@ impl ModelCall {
             },
             partial: Vec::new(),
         });
+        let mut waited = Waited::default();
         if let ModelOutcome::Completed {
             blocks, has_memory, ..
         } = &mut outcome
         {
-            (*blocks, *has_memory) = self.checked(std::mem::take(blocks)).await;
+            match self.held(blocks) {
+                Ok(memory) => {
+                    waited = self.wait(blocks).await;
+                    waited.memory = memory;
+                }
+                Err(NoMemory) => *has_memory = false,
+            }
         }
         let mut attempts = self.attempts.into_inner();
         if let (ModelOutcome::Failed { .. }, Some((fallback, error))) =
@@ -176,40 +194,63 @@ impl ModelCall {
             model: attempts.model,
             failed: attempts.failed,
             times: Some(times),
+            checked: waited.checked,
+            memory: waited.memory,
+            place: waited.place,
         }
     }
 
-    /// Makes checks of an answer that take long, a few at a time, and of one tenant at most half of
-    /// them: hundreds of rounds that end together would stop all others. Without them, as after a
-    /// cancellation, the decision about the answer makes them.
-    ///
-    /// An answer that waits counts as memory of its tenant. Returns `false` beside one for which
-    /// there is none: it is not checked, and does not enter the history.
-    async fn checked(&self, blocks: Vec<ContentBlock>) -> (Vec<ContentBlock>, bool) {
-        if !self.policy.is_long_check(self.output.as_ref(), &blocks) {
-            return (blocks, true);
+    /// Takes memory for an answer from the end of its stream to the decision about it. Short answers
+    /// need none.
+    fn held(&self, blocks: &[ContentBlock]) -> Result<Option<HeldMemory>, NoMemory> {
+        let bytes: usize = blocks.iter().map(ContentBlock::kept_bytes).sum();
+        if bytes <= KEPT_ANSWER_BYTES {
+            return Ok(None);
         }
-        let bytes: usize = blocks.iter().map(ContentBlock::content_bytes).sum();
         let held = self.tenant.hold_memory(bytes, self.own_bytes);
-        if held.is_none() && bytes > KEPT_ANSWER_BYTES {
-            return (blocks, false);
+        held.map(Some).ok_or(NoMemory)
+    }
+
+    /// Waits for what few answers do at a time, and of one tenant at most half of them, because
+    /// hundreds of rounds that end together would stop all others: checks that take long, and being
+    /// written into the history.
+    async fn wait(&self, blocks: &mut Vec<ContentBlock>) -> Waited {
+        let bytes: usize = blocks.iter().map(ContentBlock::content_bytes).sum();
+        let mut waited = Waited::default();
+        if self.policy.is_long_check(self.output.as_ref(), blocks) {
+            (*blocks, waited.checked) = self.checked(std::mem::take(blocks)).await;
         }
+        if bytes > LONG_ANSWER_BYTES {
+            tokio::select! {
+                biased;
+                // An answer to a cancelled round leaves its text at most.
+                () = self.cancel.cancelled() => {}
+                place = self.tenant.long_answer_place() => waited.place = place,
+            }
+        }
+        waited
+    }
+
+    /// Makes checks of an answer on the pool. Without them, as after a cancellation, the decision
+    /// about the answer makes them.
+    async fn checked(&self, blocks: Vec<ContentBlock>) -> (Vec<ContentBlock>, Vec<CheckedAhead>) {
         let blocks = Arc::new(blocks);
         let (policy, output) = (self.policy.clone(), self.output.clone());
         let compute = {
             let blocks = blocks.clone();
             move || {
-                policy.check_ahead(output.as_ref(), &blocks);
+                let checked = policy.check_ahead(output.as_ref(), &blocks);
                 drop(blocks);
+                checked
             }
         };
         let checking = self.compactor.on_pool(&self.tenant, compute);
-        tokio::select! {
+        let checked = tokio::select! {
             biased;
-            () = self.cancel.cancelled() => {}
-            _ = checking => {}
-        }
-        (Arc::unwrap_or_clone(blocks), true)
+            () = self.cancel.cancelled() => None,
+            checked = checking => checked,
+        };
+        (Arc::unwrap_or_clone(blocks), checked.unwrap_or_default())
     }
 
     async fn run_inner(&self) -> ModelOutcome {
@@ -569,6 +610,9 @@ impl Live {
                     model: asked,
                     failed: Vec::new(),
                     times: None,
+                    checked: Vec::new(),
+                    memory: None,
+                    place: None,
                 }
             });
             let call = Box::new(call);

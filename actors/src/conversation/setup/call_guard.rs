@@ -1,14 +1,15 @@
 //! The checks before a tool call, in this order: permission, hooks, size, schema, and the tool's
 //! own check. A refused call leaves no entry that says it started.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     chat::{ContentBlock, RawJson, ToolDefinition},
     conversation::{
-        round::rules::{CallCheck, CallPolicy, ModelLimits, OtherModel},
+        round::rules::{CallCheck, CallPolicy, CheckResult, CheckedAhead, ModelLimits, OtherModel},
         setup::Setup,
     },
     ids::Scope,
@@ -25,24 +26,26 @@ const CHECKED_IN_PLACE: usize = 4 * 1024;
 pub(in crate::conversation) struct CallGuard {
     setup: Arc<Setup>,
     scope: Scope,
-    /// The results of long checks of the last answer, which were made before the decision about it,
-    /// in its order.
-    ahead: Mutex<VecDeque<Checked>>,
+    /// The results of long checks of the last answer, which were made before the decision about it.
+    ahead: Mutex<Vec<CheckedAhead>>,
 }
 
-/// What was checked, and the result. It is found by its content and not by a hash, with which a
-/// model could write two calls of which one runs with the check of the other.
-enum Checked {
-    Call {
-        name: String,
-        input: RawJson,
-        check: CallCheck,
-    },
-    Output {
-        schema: RawJson,
-        text: String,
-        result: Result<(), String>,
-    },
+/// The digest by which a check that was made ahead is found.
+fn digest(what: &[u8; 4], name: &str, text: &str) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(what);
+    hash.update((name.len() as u64).to_le_bytes());
+    hash.update(name.as_bytes());
+    hash.update(text.as_bytes());
+    hash.finalize().into()
+}
+
+fn call_digest(name: &str, input: &RawJson) -> [u8; 32] {
+    digest(b"call", name, input.as_str())
+}
+
+fn output_digest(schema: &RawJson, text: &str) -> [u8; 32] {
+    digest(b"text", schema.as_str(), text)
 }
 
 /// Whether compiling a schema takes long whatever its length: it may have patterns, also under an
@@ -51,9 +54,10 @@ fn is_costly(schema: &RawJson) -> bool {
     schema.as_str().contains("pattern") || schema.as_str().contains('\\')
 }
 
-/// The text of an answer.
+/// The text of an answer, as it enters the history: without blocks of blanks.
 fn text_of(blocks: &[ContentBlock]) -> String {
-    blocks.iter().filter_map(ContentBlock::as_text).collect()
+    let texts = blocks.iter().filter_map(ContentBlock::as_text);
+    texts.filter(|text| !text.trim().is_empty()).collect()
 }
 
 impl CallGuard {
@@ -65,38 +69,23 @@ impl CallGuard {
         }
     }
 
-    /// The result of this call, if it was checked ahead. Each is used once.
-    fn call_checked_ahead(&self, wanted: &str, given: &RawJson) -> Option<CallCheck> {
+    /// The result of a check that was made ahead. Each is used once.
+    fn checked_ahead(&self, digest: impl FnOnce() -> [u8; 32]) -> Option<CheckResult> {
         let mut ahead = self.ahead.lock();
-        let is_it = |checked: &Checked| match checked {
-            Checked::Call { name, input, .. } => name == wanted && input == given,
-            Checked::Output { .. } => false,
-        };
-        let at = ahead.iter().position(is_it)?;
-        match ahead.remove(at)? {
-            Checked::Call { check, .. } => Some(check),
-            Checked::Output { .. } => None,
+        if ahead.is_empty() {
+            return None;
         }
-    }
-
-    /// As [`CallGuard::call_checked_ahead`], of an answer.
-    fn output_checked_ahead(&self, wanted: &RawJson, given: &str) -> Option<Result<(), String>> {
-        let mut ahead = self.ahead.lock();
-        let is_it = |checked: &Checked| match checked {
-            Checked::Output { schema, text, .. } => schema == wanted && text == given,
-            Checked::Call { .. } => false,
-        };
-        let at = ahead.iter().position(is_it)?;
-        match ahead.remove(at)? {
-            Checked::Output { result, .. } => Some(result),
-            Checked::Call { .. } => None,
-        }
+        let digest = digest();
+        let at = ahead.iter().position(|checked| checked.digest == digest)?;
+        Some(ahead.remove(at).result)
     }
 
     fn is_long_call(&self, name: &str, input: &RawJson) -> bool {
-        let spec = self.setup.tools.spec(name);
-        let schema = spec.map_or(0, |spec| spec.definition.input_schema.as_str().len());
-        schema.saturating_add(input.as_str().len()) > CHECKED_IN_PLACE
+        // Calls of tools that the caller brought are the caller's to check.
+        self.setup.tools.spec(name).is_some_and(|spec| {
+            let schema = spec.definition.input_schema.as_str().len();
+            schema.saturating_add(input.as_str().len()) > CHECKED_IN_PLACE
+        })
     }
 
     fn is_long_output(schema: &RawJson, text: &str) -> bool {
@@ -209,12 +198,14 @@ impl CallGuard {
 
 impl CallPolicy for CallGuard {
     fn check_call(&self, name: &str, input: &RawJson) -> CallCheck {
-        if let Some(checked) = self.call_checked_ahead(name, input) {
+        let is_long = self.is_long_call(name, input);
+        if is_long
+            && let Some(CheckResult::Call(checked)) =
+                self.checked_ahead(|| call_digest(name, input))
+        {
             return checked;
         }
-        off_workers(self.is_long_call(name, input), || {
-            self.check_here(name, input)
-        })
+        off_workers(is_long, || self.check_here(name, input))
     }
 
     fn check_client_call(&self, tool: &ToolDefinition, input: &RawJson) -> CallCheck {
@@ -248,12 +239,14 @@ impl CallPolicy for CallGuard {
     }
 
     fn check_output(&self, schema: &RawJson, text: &str) -> Result<(), String> {
-        if let Some(result) = self.output_checked_ahead(schema, text) {
+        let is_long = Self::is_long_output(schema, text);
+        if is_long
+            && let Some(CheckResult::Output(result)) =
+                self.checked_ahead(|| output_digest(schema, text))
+        {
             return result;
         }
-        off_workers(Self::is_long_output(schema, text), || {
-            self.check_output_here(schema, text)
-        })
+        off_workers(is_long, || self.check_output_here(schema, text))
     }
 
     fn is_long_check(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) -> bool {
@@ -266,8 +259,8 @@ impl CallPolicy for CallGuard {
             || output.is_some_and(|schema| Self::is_long_output(schema, &text_of(blocks)))
     }
 
-    fn check_ahead(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) {
-        let mut ahead = VecDeque::new();
+    fn check_ahead(&self, output: Option<&RawJson>, blocks: &[ContentBlock]) -> Vec<CheckedAhead> {
+        let mut ahead = Vec::new();
         let mut has_calls = false;
         for block in blocks {
             let ContentBlock::ToolUse(call) = block else {
@@ -275,22 +268,24 @@ impl CallPolicy for CallGuard {
             };
             has_calls = true;
             if self.setup.hooks.is_empty() && self.is_long_call(&call.name, &call.input) {
-                ahead.push_back(Checked::Call {
-                    check: self.check_here(&call.name, &call.input),
-                    name: call.name.clone(),
-                    input: call.input.clone(),
+                ahead.push(CheckedAhead {
+                    digest: call_digest(&call.name, &call.input),
+                    result: CheckResult::Call(self.check_here(&call.name, &call.input)),
                 });
             }
         }
         if let Some(schema) = output.filter(|_| !has_calls) {
             let text = text_of(blocks);
-            ahead.push_back(Checked::Output {
-                result: self.check_output_here(schema, &text),
-                schema: schema.clone(),
-                text,
+            ahead.push(CheckedAhead {
+                digest: output_digest(schema, &text),
+                result: CheckResult::Output(self.check_output_here(schema, &text)),
             });
         }
-        *self.ahead.lock() = ahead;
+        ahead
+    }
+
+    fn use_checked(&self, checked: Vec<CheckedAhead>) {
+        *self.ahead.lock() = checked;
     }
 
     fn review(

@@ -163,6 +163,33 @@ async fn as_many_bytes_of_a_conversation_wait_for_the_store_as_the_limit_says() 
     sessions.release();
 }
 
+#[tokio::test(start_paused = true)]
+async fn long_answers_of_a_tenant_are_written_two_at_a_time_and_short_ones_together() {
+    for (words, at_once) in [(100, 6), (1_000_000, 2)] {
+        let sessions = Arc::new(FaultySessions::new(store(), FaultPlan::new()));
+        let model = Arc::new(ScriptedModel::always(
+            Reply::text("x ".repeat(words)).after(Duration::from_secs(5)),
+        ));
+        let host = builder(&model).shared_sessions(sessions.clone());
+        let host = host.build().await.unwrap();
+        let mut rounds = Vec::new();
+        for n in 0..6 {
+            let talk = host.tenant("acme").conversation(format!("c-{n}"));
+            rounds.push(talk.send("go").await.unwrap());
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let slow = Fault::Slow(Duration::from_secs(15));
+        sessions.set_plan(FaultPlan::new().append(1, slow));
+
+        tokio::time::sleep(Duration::from_secs(9)).await;
+        assert_eq!(sessions.appends(), at_once, "{words} words");
+
+        for mut round in rounds {
+            assert_eq!(round.outcome().await.unwrap().text.len(), 2 * words);
+        }
+    }
+}
+
 /// Stores the events of one finished round: 1000 deltas.
 async fn a_round_of_events(host: &Host, n: u64) {
     let conversation = crate::ids::ConversationId::new(format!("c-{n}")).unwrap();

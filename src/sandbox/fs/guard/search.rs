@@ -57,6 +57,9 @@ const NAMES_MAX: usize = 4_000_000;
 /// Folders visited after a command. More than before, since a command can create many.
 const FOLDERS_AFTER_MAX: usize = 4 * FOLDERS_MAX;
 
+/// Names too deep for a path that are moved aside after a command.
+const DEEP_MAX: usize = 10_000;
+
 /// Mounts that cover the result of a search: bubblewrap's setup time grows with the square of their
 /// number.
 pub(super) const COVERS_MAX: usize = 1000;
@@ -137,6 +140,8 @@ pub(super) struct Searched {
     pub(super) files: Option<u64>,
     /// After a command: what could not be searched. Before a command that is an error.
     pub(super) missed: Vec<Unguarded>,
+    /// What lies too deep to be searched, at most [`DEEP_MAX`] names.
+    pub(super) deep: Vec<PathBuf>,
 }
 
 struct Item<'a> {
@@ -185,6 +190,7 @@ struct Search<'a> {
     found: Found,
     seen: Vec<Seen<'a>>,
     missed: Vec<Unguarded>,
+    deep: Vec<PathBuf>,
     repositories: BTreeSet<PathBuf>,
     /// Hooks, programs and included files that git's configuration names, which may not exist.
     named: Vec<PathBuf>,
@@ -284,6 +290,7 @@ impl<'a> Search<'a> {
             found: Found::default(),
             seen: Vec::new(),
             missed: Vec::new(),
+            deep: Vec::new(),
             repositories: BTreeSet::new(),
             named: Vec::new(),
             account: Arc::default(),
@@ -347,6 +354,7 @@ impl<'a> Search<'a> {
             listings,
             files,
             missed: self.missed,
+            deep: self.deep,
         }
     }
 
@@ -543,6 +551,9 @@ impl<'a> Search<'a> {
 
     /// Reports a path that is too deep, shortened to fit a line.
     fn miss_deep(&mut self, path: &Path) {
+        if self.deep.len() < DEEP_MAX {
+            self.deep.push(path.to_owned());
+        }
         self.missed.push(Unguarded::Deep(shown(
             &path.iter().take(3).collect::<PathBuf>(),
         )));
@@ -744,7 +755,7 @@ pub(super) fn is_repository(root: &Root, path: &Path) -> bool {
 
 /// Whether a folder (in lower case) holds the names of branches, which may be any but those that
 /// begin with a dot: a branch can have the name of a protected file.
-pub(super) fn holds_branches(folder: &[String]) -> bool {
+fn holds_branches(folder: &[String]) -> bool {
     folder
         .iter()
         .skip_while(|name| *name != ".git")

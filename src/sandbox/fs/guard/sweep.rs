@@ -72,6 +72,9 @@ pub(super) fn sweep(
         });
     }
     lines.reverse();
+    for path in &searched.deep {
+        move_deep_aside(root, path);
+    }
     lines.extend(
         searched
             .missed
@@ -219,6 +222,18 @@ fn remove_innermost(dir: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     }
 }
 
+/// Renames what lies too deep to be searched, to a name that no command can know. Links could
+/// otherwise make a short way to it, by which programs would find protected names in it.
+fn move_deep_aside(root: &Root, path: &Path) {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return;
+    };
+    if let Ok(dir) = open_real(root, parent) {
+        // What cannot be moved is in the line that says what was not searched.
+        let _ = rename_with(&dir, name, random_endings());
+    }
+}
+
 /// Renames to a numbered name. A command may have taken all of those, so the last attempt is a
 /// random name.
 fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
@@ -229,10 +244,22 @@ fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
             format!(".refused.{n}")
         }
     });
-    let chances = (0..CHANCES_MAX)
+    rename_with(dir, name, numbers.chain(random_endings()))
+}
+
+fn random_endings() -> impl Iterator<Item = String> {
+    (0..CHANCES_MAX)
         .filter_map(|_| getrandom::u64().ok())
-        .map(|chance| format!(".refused.{chance:016x}"));
-    for ending in numbers.chain(chances) {
+        .map(|chance| format!(".refused.{chance:016x}"))
+}
+
+/// Renames to the first name that is free.
+fn rename_with(
+    dir: &OwnedFd,
+    name: &OsStr,
+    endings: impl Iterator<Item = String>,
+) -> Result<OsString, Errno> {
+    for ending in endings {
         let mut aside = name.to_owned().into_vec();
         aside.truncate(NAME_KEPT);
         aside.extend_from_slice(ending.as_bytes());

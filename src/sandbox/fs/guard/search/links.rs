@@ -8,7 +8,7 @@ use std::{
 
 use rustix::fs::FileType;
 
-use super::{Identity, Item, Search, holds_branches, open_real};
+use super::{Identity, Item, Search, open_real};
 use crate::sandbox::{
     fs::guard::found::names_where,
     policy::{is_of_dependencies, lower, lower_name},
@@ -21,8 +21,8 @@ impl Search<'_> {
     /// Protects a link
     /// - in a git repository's own folder: git writes through links there, and makes none;
     /// - with the name of a folder that holds protected files, such as `.vscode`;
-    /// - to a folder below `node_modules` and the like, or with branches in it, where the names of
-    ///   protected files are free. Under the link's name they would not be.
+    /// - to a folder below `node_modules` and the like, or to `.git` or below it, where the names of
+    ///   protected files can be free. Under the link's name they would not be.
     pub(super) fn search_link(&mut self, item: &Item<'_>, here: Identity, name: &OsStr) {
         let path = item.path.join(name);
         if item.covered {
@@ -69,16 +69,16 @@ impl Search<'_> {
         }
     }
 
-    /// Whether a link leads to a folder in which names of protected files are free, from outside of
-    /// such a folder. A link that does so by way of another is not found, but the other one is.
+    /// Whether a link leads to a folder in which names of protected files are free, or into a `.git`,
+    /// where such folders are, from outside of such a folder. A link that does so by way of another is
+    /// not found, but the other one is: a way into these folders has their name in it.
     fn leads_to_free_names(&self, path: &Path) -> bool {
         let Ok(target) = rustix::fs::readlinkat(&self.root.dir, path, Vec::new()) else {
             return false;
         };
         let target = lower(Path::new(&OsString::from_vec(target.into_bytes())));
-        if !(is_of_dependencies(&target) || holds_branches(&target))
-            || is_of_dependencies(&lower(path))
-        {
+        let leads_to_git = target.iter().any(|name| name == ".git");
+        if !(is_of_dependencies(&target) || leads_to_git) || is_of_dependencies(&lower(path)) {
             return false;
         }
         let file = self.locate(path).and_then(|path| self.status(&path).ok());
