@@ -96,6 +96,7 @@ impl Actor for HostSupervisor {
                 state.args.directory.wake_due();
                 state.args.directory.attend_store();
                 state.args.directory.store_spending();
+                state.args.directory.relieve_of_histories();
             }
             HostSupervisorMsg::SweepEvents => {
                 if state.args.events.sweep() {

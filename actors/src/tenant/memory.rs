@@ -12,6 +12,8 @@ use super::{NotAdmitted, Tenant, UNBOUNDED};
 pub(super) struct Memory {
     bytes: AtomicU64,
     max: AtomicU64,
+    /// Bytes by which histories have grown since they were last asked for.
+    grown: AtomicU64,
 }
 
 impl Memory {
@@ -19,7 +21,17 @@ impl Memory {
         Self {
             bytes: AtomicU64::new(0),
             max: AtomicU64::new(max),
+            grown: AtomicU64::new(0),
         }
+    }
+
+    /// Whether histories have grown by `bytes` or more since this last returned `true`.
+    pub(super) fn has_grown(&self, bytes: u64) -> bool {
+        let has = self.grown.load(Ordering::Relaxed) >= bytes;
+        if has {
+            self.grown.store(0, Ordering::Relaxed);
+        }
+        has
     }
 
     /// The bytes in use.
@@ -83,6 +95,12 @@ impl Tenant {
             return self.refuse(NotAdmitted::HostMemory);
         }
         Ok(())
+    }
+
+    /// Notes that a history has grown by `bytes`.
+    pub(crate) fn note_growth(&self, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.host_memory.grown.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Takes memory for an answer that waits, of a conversation that has taken `own` already. `None`

@@ -105,6 +105,12 @@ impl Tenants {
         }
     }
 
+    /// Whether histories have grown by `bytes` or more since this last returned `true`.
+    pub(crate) fn histories_have_grown(&self, bytes: usize) -> bool {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.memory.has_grown(bytes)
+    }
+
     /// The ids of all tenants in service, sorted.
     pub(crate) fn ids(&self) -> Vec<TenantId> {
         let in_service = self

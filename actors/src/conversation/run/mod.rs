@@ -249,7 +249,12 @@ impl Live {
     fn count_history(&mut self) {
         let history = self.durable.history.messages().kept_bytes();
         let waiting = self.durable.waiting_bytes();
+        let before = self.wait_status.history_bytes();
         self.wait_status.note_history(history + waiting);
+        let growth = (history + waiting).saturating_sub(before);
+        if growth > 0 {
+            self.tenant.note_growth(growth);
+        }
         let round = self.durable.round.as_ref();
         let works = round.is_some_and(|round| !round.is_parked()) || !self.durable.inbox.is_empty();
         let seats = self.admitted.values().filter_map(|(seat, _)| seat.as_ref());

@@ -19,6 +19,9 @@ use crate::{
 const SWEPT_AT_ONCE: usize = 16;
 const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 
+/// The part of the bound of idle histories by which histories grow before they are counted again.
+const GROWTH_PART: usize = 8;
+
 /// Bytes of an idle conversation beside its history.
 const IDLE_BYTES: usize = 10_000;
 
@@ -83,6 +86,15 @@ impl Directory {
         if self.relieved_s.swap(now, Ordering::Relaxed) != now
             || started == self.relieved_after.load(Ordering::Relaxed)
         {
+            self.relieve();
+        }
+    }
+
+    /// As [`Directory::relieve`], if histories have grown by a good part of the bound: rounds that end
+    /// together start no conversation.
+    pub(crate) fn relieve_of_histories(&self) {
+        let part = self.limits.idle_bytes_max / GROWTH_PART;
+        if self.tenants.histories_have_grown(part) {
             self.relieve();
         }
     }

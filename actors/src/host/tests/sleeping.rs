@@ -132,6 +132,31 @@ async fn too_many_idle_conversations_sleep_the_oldest_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn histories_that_become_idle_together_leave_within_seconds() {
+    let model = Arc::new(ScriptedModel::always(
+        Reply::text("x ".repeat(50_000)).after(Duration::from_secs(5)),
+    ));
+    let limits = Limits {
+        idle_bytes_max: 400_000,
+        ..Limits::default()
+    };
+    let host = builder(&model).limits(limits).build().await.unwrap();
+    let mut rounds = Vec::new();
+    for n in 0..12 {
+        let conversation = host.tenant("acme").conversation(format!("c-{n}"));
+        rounds.push(conversation.send("hello").await.unwrap());
+    }
+    for round in &mut rounds {
+        round.outcome().await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+
+    // Of more than 100,000 bytes each.
+    let awake = awake(&host).len();
+    assert!(awake <= 3, "{awake}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn conversations_that_start_within_a_second_do_not_exceed_the_bound_for_its_length() {
     let model = Arc::new(ScriptedModel::answering(|_, _| Reply::text("ok")));
     let limits = Limits {
