@@ -38,7 +38,7 @@ const BATCH: u64 = 1000;
 
 /// Tries of each of the five kinds of swap.
 fn tries() -> u64 {
-    TestSize::pick(BATCH / 8, BATCH, 20 * BATCH)
+    TestSize::pick(BATCH / 8, BATCH / 2, 20 * BATCH)
 }
 
 /// Which names are swapped.
