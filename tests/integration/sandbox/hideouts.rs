@@ -128,10 +128,9 @@ async fn no_links_lead_over_git_to_names_that_only_branches_may_have() {
 async fn no_links_lead_to_names_in_folders_too_deep_to_be_searched() {
     let test = "no_links_lead_to_names_in_folders_too_deep_to_be_searched";
     each(all(test), async |fixture| {
-        // A link in the last folder that a path reaches leads on to the last but one.
+        // By a link in the last folder that a path reaches, and another to it, a short way would lead on.
         let command = "d=$(printf %0200d 0); long=$d; for n in 2 3 4 5 6 7 8 9 10; do long=$long/$d; done; \
-            mkdir lib && cd lib && mkdir -p $long && cd $long && mkdir -p $long && cd $long && mkdir -p $d/$d/$d && cd $d/$d/$d && echo evil > CLAUDE.md && echo evil > .envrc; \
-            cd /proc/self/cwd/../../../..; ln -s $d/$d/$d/$d down; cd -P /; true";
+            mkdir lib && cd lib && mkdir -p $long && cd $long && mkdir -p $long && cd $long && mkdir -p $d/$d/$d && cd $d/$d/$d && echo evil > CLAUDE.md && echo evil > .envrc; true";
         let said = fixture.run(command).await.stderr;
         let name = "0".repeat(200);
         let mut here: std::os::fd::OwnedFd = fs::File::open(fixture.path("lib")).unwrap().into();
