@@ -147,7 +147,7 @@ fn no_item_lives_for_its_tests_alone() {
 }
 
 /// Most public items of the kernel, re-exports and test support included. Lower it when it can be.
-const PUBLIC_ITEMS_MAX: usize = 1210;
+const PUBLIC_ITEMS_MAX: usize = 1208;
 
 #[test]
 fn the_kernel_shows_no_more_than_it_did() {

@@ -372,7 +372,7 @@ pub struct EndedCall {
     pub(in crate::conversation) times: Option<CallTimes>,
     /// The results of long checks of the answer.
     pub(in crate::conversation) checked: Vec<CheckedAhead>,
-    /// What the answer takes until it is decided about.
+    /// The memory that the answer takes until the decision about it.
     pub(in crate::conversation) memory: Option<HeldMemory>,
     /// The place of a long answer, until it is stored.
     pub(in crate::conversation) place: Option<LongAnswerPlace>,

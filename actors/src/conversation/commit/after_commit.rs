@@ -50,7 +50,7 @@ pub(in crate::conversation) enum AfterCommit {
         /// Freed with the answer.
         place: ReadPlace,
     },
-    /// Let another long answer be written.
+    /// Free the place of a long answer, which is stored.
     LongAnswer(LongAnswerPlace),
     /// Start a tool call.
     Tool(ToolExecutorRef, Box<Run>),

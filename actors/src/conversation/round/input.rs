@@ -66,7 +66,7 @@ pub enum ModelOutcome {
         blocks: Vec<ContentBlock>,
         /// The stop reason and the usage.
         completion: Completion,
-        /// Whether there was memory for the answer while it waited to be checked.
+        /// Whether there was memory, and a place, to write the answer into the history.
         has_memory: bool,
     },
     /// The call failed after the gateway's retries. The partial answer is kept in the history.

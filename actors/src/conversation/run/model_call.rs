@@ -132,6 +132,9 @@ impl Attempts {
 /// There is no memory for an answer.
 struct NoMemory;
 
+/// Others have all places of long answers.
+struct NoPlace;
+
 /// What an answer has got before the decision about it.
 #[derive(Default)]
 struct Waited {
@@ -158,10 +161,10 @@ impl ModelCall {
         } = &mut outcome
         {
             match self.held(blocks) {
-                Ok(memory) => {
-                    waited = self.wait(blocks).await;
-                    waited.memory = memory;
-                }
+                Ok(memory) => match self.wait(blocks).await {
+                    Ok(got) => waited = Waited { memory, ..got },
+                    Err(NoPlace) => *has_memory = false,
+                },
                 Err(NoMemory) => *has_memory = false,
             }
         }
@@ -214,7 +217,10 @@ impl ModelCall {
     /// Waits for what few answers do at a time, and of one tenant at most half of them, because
     /// hundreds of rounds that end together would stop all others: checks that take long, and being
     /// written into the history.
-    async fn wait(&self, blocks: &mut Vec<ContentBlock>) -> Waited {
+    ///
+    /// # Errors
+    /// [`NoPlace`] if the round was cancelled before the answer could be written.
+    async fn wait(&self, blocks: &mut Vec<ContentBlock>) -> Result<Waited, NoPlace> {
         let bytes: usize = blocks.iter().map(ContentBlock::content_bytes).sum();
         let mut waited = Waited::default();
         if self.policy.is_long_check(self.output.as_ref(), blocks) {
@@ -223,12 +229,12 @@ impl ModelCall {
         if bytes > LONG_ANSWER_BYTES {
             tokio::select! {
                 biased;
-                // An answer to a cancelled round leaves its text at most.
-                () = self.cancel.cancelled() => {}
                 place = self.tenant.long_answer_place() => waited.place = place,
+                // Otherwise very many that are cancelled together would be written together.
+                () = self.cancel.cancelled() => return Err(NoPlace),
             }
         }
-        waited
+        Ok(waited)
     }
 
     /// Makes checks of an answer on the pool. Without them, as after a cancellation, the decision

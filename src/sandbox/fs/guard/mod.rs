@@ -6,7 +6,8 @@
 //! `found` is the result of a search · `known` lists the files from before a command · `listings`
 //! keeps the names of folders from one search to the next · `notices` let the guards of one workspace
 //! know of each other's commands · `search` walks the workspace · `sweep` moves aside what a command
-//! left · [`Guard`] holds the state of one workspace, [`Guarded`] the search and sweep of one command.
+//! left, under names from `aside` · [`Guard`] holds the state of one workspace, [`Guarded`] the
+//! search and sweep of one command.
 //!
 //! Promises:
 //! - No command runs in a workspace that cannot be searched completely ([`Unguarded`]). Nothing is
@@ -32,6 +33,7 @@
 //! - A protected name that the user creates or replaces while a command runs is taken for the
 //!   command's: replacing a file removes its cover.
 
+mod aside;
 mod found;
 mod known;
 mod listings;

@@ -28,6 +28,7 @@ use rustix::{
 };
 
 use super::{
+    aside::{random_endings, rename_with},
     found::{FileStatus, Found, Identity},
     known::Known,
     listings::{CachedFolder, Listing, Listings, Remembered, Seen, Stamp, Way},
@@ -56,9 +57,6 @@ const NAMES_MAX: usize = 4_000_000;
 
 /// Folders visited after a command. More than before, since a command can create many.
 const FOLDERS_AFTER_MAX: usize = 4 * FOLDERS_MAX;
-
-/// Names too deep for a path that are moved aside after a command.
-const DEEP_MAX: usize = 10_000;
 
 /// Mounts that cover the result of a search: bubblewrap's setup time grows with the square of their
 /// number.
@@ -140,8 +138,6 @@ pub(super) struct Searched {
     pub(super) files: Option<u64>,
     /// After a command: what could not be searched. Before a command that is an error.
     pub(super) missed: Vec<Unguarded>,
-    /// What lies too deep to be searched, at most [`DEEP_MAX`] names.
-    pub(super) deep: Vec<PathBuf>,
 }
 
 struct Item<'a> {
@@ -190,7 +186,6 @@ struct Search<'a> {
     found: Found,
     seen: Vec<Seen<'a>>,
     missed: Vec<Unguarded>,
-    deep: Vec<PathBuf>,
     repositories: BTreeSet<PathBuf>,
     /// Hooks, programs and included files that git's configuration names, which may not exist.
     named: Vec<PathBuf>,
@@ -290,7 +285,6 @@ impl<'a> Search<'a> {
             found: Found::default(),
             seen: Vec::new(),
             missed: Vec::new(),
-            deep: Vec::new(),
             repositories: BTreeSet::new(),
             named: Vec::new(),
             account: Arc::default(),
@@ -354,7 +348,6 @@ impl<'a> Search<'a> {
             listings,
             files,
             missed: self.missed,
-            deep: self.deep,
         }
     }
 
@@ -549,10 +542,16 @@ impl<'a> Search<'a> {
         ));
     }
 
-    /// Reports a path that is too deep, shortened to fit a line.
+    /// Reports a path that is too deep, shortened to fit a line. After a command it gets a name that no
+    /// command can know: links could otherwise make a short way to it, by which programs would find
+    /// protected names in it.
     fn miss_deep(&mut self, path: &Path) {
-        if self.deep.len() < DEEP_MAX {
-            self.deep.push(path.to_owned());
+        if self.purpose.reopens
+            && let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+            && let Ok(dir) = open_real(self.root, parent)
+        {
+            // What cannot be renamed is in the line that says what was not searched.
+            let _ = rename_with(&dir, name, random_endings());
         }
         self.missed.push(Unguarded::Deep(shown(
             &path.iter().take(3).collect::<PathBuf>(),

@@ -3,21 +3,19 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::ffi::{OsStrExt, OsStringExt},
-    },
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use rustix::{
-    fs::{AtFlags, Mode, RenameFlags},
+    fs::{AtFlags, Mode},
     io::Errno,
 };
 
 use super::{
-    found::{FileStatus, names_of},
+    aside::{random_endings, rename_with},
+    found::names_of,
     known::Known,
     listings::Listings,
     search::{self, Searched, all_names, open_real},
@@ -30,13 +28,9 @@ use crate::sandbox::{
 
 /// Numbered names that are tried for a file moved aside, before a random name is used.
 const NUMBERS_MAX: u32 = 1000;
-const CHANCES_MAX: u32 = 8;
 
 /// Folders that are removed for the sake of room.
 const REMOVALS_MAX: u32 = 10_000;
-
-/// Bytes kept of the file's name; a name has 255 at most.
-const NAME_KEPT: usize = 200;
 
 /// Moves new protected files aside. Returns a line for the model about each. What only rules protect
 /// that came after `rules`, those at the start of the command, is left alone: the command did not know
@@ -72,9 +66,6 @@ pub(super) fn sweep(
         });
     }
     lines.reverse();
-    for path in &searched.deep {
-        move_deep_aside(root, path);
-    }
     lines.extend(
         searched
             .missed
@@ -222,18 +213,6 @@ fn remove_innermost(dir: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     }
 }
 
-/// Renames what lies too deep to be searched, to a name that no command can know. Links could
-/// otherwise make a short way to it, by which programs would find protected names in it.
-fn move_deep_aside(root: &Root, path: &Path) {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return;
-    };
-    if let Ok(dir) = open_real(root, parent) {
-        // What cannot be moved is in the line that says what was not searched.
-        let _ = rename_with(&dir, name, random_endings());
-    }
-}
-
 /// Renames to a numbered name. A command may have taken all of those, so the last attempt is a
 /// random name.
 fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
@@ -245,43 +224,6 @@ fn rename_aside(dir: &OwnedFd, name: &OsStr) -> Result<OsString, Errno> {
         }
     });
     rename_with(dir, name, numbers.chain(random_endings()))
-}
-
-fn random_endings() -> impl Iterator<Item = String> {
-    (0..CHANCES_MAX)
-        .filter_map(|_| getrandom::u64().ok())
-        .map(|chance| format!(".refused.{chance:016x}"))
-}
-
-/// Renames to the first name that is free.
-fn rename_with(
-    dir: &OwnedFd,
-    name: &OsStr,
-    endings: impl Iterator<Item = String>,
-) -> Result<OsString, Errno> {
-    for ending in endings {
-        let mut aside = name.to_owned().into_vec();
-        aside.truncate(NAME_KEPT);
-        aside.extend_from_slice(ending.as_bytes());
-        let aside = OsString::from_vec(aside);
-        let renamed =
-            match rustix::fs::renameat_with(dir, name, dir, &aside, RenameFlags::NOREPLACE) {
-                // Not every file system supports RENAME_NOREPLACE.
-                Err(Errno::INVAL | Errno::NOSYS) => {
-                    match FileStatus::at(dir.as_fd(), Path::new(&aside)) {
-                        Err(Errno::NOENT) => rustix::fs::renameat(dir, name, dir, &aside),
-                        _ => Err(Errno::EXIST),
-                    }
-                }
-                other => other,
-            };
-        match renamed {
-            Ok(()) => return Ok(aside),
-            Err(Errno::EXIST) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Err(Errno::EXIST)
 }
 
 #[cfg(test)]
