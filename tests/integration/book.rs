@@ -9,6 +9,7 @@ mod figures;
 mod limits;
 mod operating;
 mod others;
+mod pictures;
 mod recipes;
 mod site;
 
@@ -152,29 +153,6 @@ fn holds<'b>(printed: &str, block: &'b str) -> Result<(), &'b str> {
         rest = after;
     }
     Ok(())
-}
-
-/// `.ci/pictures` makes them.
-#[test]
-fn the_pictures_are_small_and_pages_show_them() {
-    let mut pages = std::fs::read_to_string(root().join("README.md")).unwrap();
-    for page in std::fs::read_dir(root().join("docs")).unwrap() {
-        let page = page.unwrap().path();
-        if page.extension().is_some_and(|end| end == "md") {
-            pages += &std::fs::read_to_string(page).unwrap();
-        }
-    }
-    let mut bytes = 0;
-    for picture in std::fs::read_dir(root().join("docs/pictures")).unwrap() {
-        let picture = picture.unwrap();
-        let name = picture.file_name().into_string().unwrap();
-        bytes += picture.metadata().unwrap().len();
-        assert!(
-            pages.contains(&format!("pictures/{name}")),
-            "{name}: no page shows it"
-        );
-    }
-    assert!((1..600_000).contains(&bytes), "{bytes} bytes");
 }
 
 #[test]

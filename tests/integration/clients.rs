@@ -355,7 +355,8 @@ fn script(program: &str, name: &str) -> Command {
     command
 }
 
-fn is_there(program: &str) -> bool {
+/// Whether a program is installed.
+pub(crate) fn is_there(program: &str) -> bool {
     Command::new(program)
         .arg("--version")
         .output()

@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Write as _,
-    io::Write as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -22,6 +21,8 @@ use grep_matcher::Matcher;
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+
+use crate::support::skipped;
 
 /// Minimal tools with the names, arguments and output formats of the built-in ones.
 struct Folder {
@@ -317,10 +318,6 @@ fn sources(name: &str) -> Option<PathBuf> {
         .flatten()
         .map(|registry| registry.path().join(format!("{name}-{version}")))
         .find(|folder| folder.is_dir())
-}
-
-fn skipped(test: &str, reason: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {reason}");
 }
 
 /// (crate, question, suffix of the file, what the cited line must match)

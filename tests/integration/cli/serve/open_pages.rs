@@ -1,6 +1,6 @@
 //! Console pages that are open while nothing runs cost the host next to nothing. 50 pages for 10
 //! seconds, or for a minute with `CALLBOARD_LONG`: lists, a conversation and plots in equal parts,
-//! each with the requests that its script makes.
+//! each with the requests that its script makes; with `CALLBOARD_LONG`, in ten real browsers too.
 
 use std::time::Duration;
 
@@ -79,36 +79,65 @@ async fn events(client: Client, url: String, cookie: String) {
     panic!("the events of {url} ended");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_open_pages_take_next_to_no_processor_time_while_nothing_runs() {
-    let home = Home::new();
-    let model = ModelServer::start([Reply::events(anthropic_text("an answer"))]).await;
-    let (acme, operator) = (Key::new(&home), Key::new(&home));
-    std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
-    configure(
-        &home,
-        &format!(
-            "[host]\nadmin_key_sha256 = \"{}\"\n[[provider]]\nname = \"fast\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
-            operator.hash,
-            model.url(),
-            acme.hash
-        ),
-    );
-    let served = Served::start(&home, &[]);
-    for number in 0..ROUNDS {
-        for id in ["open".to_owned(), format!("c{number}")] {
-            let path = format!("/v1/conversations/{id}/messages");
-            let body = Some(json!({ "content": format!("prompt {number}") }));
-            let answer = served.ask(Method::POST, &path, &acme.key, body).await;
-            assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+/// A host with conversations.
+struct Used {
+    served: Served,
+    person: Key,
+    operator: Key,
+    _model: ModelServer,
+    _home: Home,
+}
+
+impl Used {
+    async fn start() -> Self {
+        let home = Home::new();
+        let model = ModelServer::start([Reply::events(anthropic_text("an answer"))]).await;
+        let (person, operator) = (Key::new(&home), Key::new(&home));
+        std::fs::write(home.work().join("key"), "sk-test-not-a-real-key").unwrap();
+        configure(
+            &home,
+            &format!(
+                "[host]\nadmin_key_sha256 = \"{}\"\n[[provider]]\nname = \"fast\"\nkind = \"anthropic\"\nbase_url = \"{}\"\napi_key_file = \"key\"\n[[tenant]]\nid = \"acme\"\nkey_sha256 = \"{}\"\n",
+                operator.hash,
+                model.url(),
+                person.hash
+            ),
+        );
+        let served = Served::start(&home, &[]);
+        for number in 0..ROUNDS {
+            for id in ["open".to_owned(), format!("c{number}")] {
+                let path = format!("/v1/conversations/{id}/messages");
+                let body = Some(json!({ "content": format!("prompt {number}") }));
+                let answer = served.ask(Method::POST, &path, &person.key, body).await;
+                assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+            }
+        }
+        Self {
+            served,
+            person,
+            operator,
+            _model: model,
+            _home: home,
         }
     }
+}
+
+/// Prints the share of a core, and compares it with what it may be.
+fn is_little(what: &str, share: u64) {
+    eprintln!("{what} took {}.{:02} %", share / 100, share % 100);
+    assert!(share <= SHARE_MAX, "{share} hundredths of a percent");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_open_pages_take_next_to_no_processor_time_while_nothing_runs() {
+    let used = Used::start().await;
+    let served = &used.served;
     let builder = callboard::tls::client_builder().unwrap();
     let client = builder.redirect(reqwest::redirect::Policy::none());
     let client = client.no_proxy().build().unwrap();
     let url = served.url();
-    let person = session(&client, url, &acme.key).await;
-    let operator = session(&client, url, &operator.key).await;
+    let person = session(&client, url, &used.person.key).await;
+    let operator = session(&client, url, &used.operator.key).await;
     let get = |path: &str, cookie: &str| {
         let request = client.get(format!("{url}{path}"));
         request.header(header::COOKIE, cookie).send()
@@ -136,10 +165,26 @@ async fn fifty_open_pages_take_next_to_no_processor_time_while_nothing_runs() {
     assert!(ended.is_err(), "{ended:?}");
     let share = (ticks(served.id()) - before) * 100 * 100 / (over.as_millis() as u64 / 10);
 
-    eprintln!(
-        "{PAGES} open pages took {}.{:02} %",
-        share / 100,
-        share % 100
-    );
-    assert!(share <= SHARE_MAX, "{share} hundredths of a percent");
+    is_little(&format!("{PAGES} open pages"), share);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_pages_in_real_browsers_take_next_to_no_processor_time_while_nothing_runs() {
+    if !TestSize::is_long() {
+        return; // Ten browsers take gigabytes.
+    }
+    let used = Used::start().await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/console_idle.py");
+
+    let ran = tokio::process::Command::new("python3")
+        .arg(script)
+        .args([used.served.url(), &used.person.key, &used.operator.key])
+        .args([&used.served.id().to_string(), "60"])
+        .output();
+    let ran = ran.await.unwrap();
+
+    let said = String::from_utf8_lossy(&ran.stdout);
+    let share = said.trim().parse();
+    let share = share.unwrap_or_else(|_| panic!("{said}{}", String::from_utf8_lossy(&ran.stderr)));
+    is_little(&format!("{PAGES} pages in browsers"), share);
 }
