@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use callboard_actors::testing::TestSize;
 use serde_json::json;
 
 use super::support::{
@@ -482,4 +483,44 @@ fn other_peoples_parsers_read_the_openapi_document_and_the_metrics() {
         .env("PYTHONPATH", &modules);
 
     keeps(client, 2);
+}
+
+/// Most bytes that the host may grow by in ten minutes of mixed load.
+const GROWTH_MAX: i64 = 1 << 20;
+
+/// Half a minute of it takes no measure of memory: caches fill for longer. `CALLBOARD_LONG=1` runs an hour.
+#[test]
+fn an_hour_of_mixed_load_is_answered_and_leaves_nothing_in_memory() {
+    let flags = [
+        "--chunks=30",
+        "--chunk-delay-ms=20",
+        "--tool-calls=1",
+        "--tool=think",
+        r#"--tool-input={"thought":"hm"}"#,
+    ];
+    let keys = [KEY, "cb_test-key-of-beta-not-a-real-one"];
+    let host = host_with(&flags, |_| {
+        let hash = sha256(keys[1]);
+        format!(
+            "tools = [\"think\"]\n[[tenant]]\nid = \"beta\"\nkey_sha256 = \"{hash}\"\nprovider = \"mock\"\ntools = [\"think\"]\n"
+        )
+    });
+    let seconds = TestSize::pick("5", "15", "3900");
+
+    let mut load = script("python3", "hour.py");
+    let ran = load
+        .args([&host.serve.1, &host.serve.0.id().to_string(), seconds])
+        .args(keys)
+        .output()
+        .unwrap();
+
+    let said = String::from_utf8_lossy(&ran.stdout);
+    let log = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{said}{log}");
+    eprintln!("{log}{said}");
+    let grown = said.split_once("grew by ").expect("a figure").1;
+    let grown: i64 = grown.split(' ').next().unwrap().parse().unwrap();
+    if TestSize::is_long() {
+        assert!(grown <= GROWTH_MAX, "{grown} bytes in ten minutes");
+    }
 }
