@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::{
     HttpConfig, KeyHash, Keys,
     answer_room::ConnectionRoom,
-    mcp::{Admit, Api, Server},
+    mcp::{Admit, Api, Offered, Server},
     new_key,
     router::{Doors, routes, served},
     shared::Shared,
@@ -77,7 +77,7 @@ impl Pipes {
 
         let transport = AsyncRwTransport::<RoleServer, _, _>::new(input, output)
             .with_max_line_length(LINE_BYTES_MAX);
-        let running = match serve_server(Server::new(api, true), transport).await {
+        let running = match serve_server(Server::new(api, Offered::new(), true), transport).await {
             Ok(running) => running,
             // A client that asks nothing and leaves.
             Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),

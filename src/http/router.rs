@@ -130,9 +130,12 @@ pub(super) fn served(routes: Router<App>, app: &App, redactor: &Redactor) -> Rou
     let routes = routes.route_layer(middleware::from_fn_with_state(app.clone(), to_owner));
     // What a call of an MCP client asks of the host takes these routes: the call is counted already.
     #[cfg(feature = "mcp-server")]
-    let routes = routes.clone().layer(Extension(mcp::route::Inside(layered(
-        routes, app, redactor,
-    ))));
+    let routes = routes
+        .clone()
+        .layer(Extension(mcp::route::Inside(layered(
+            routes, app, redactor,
+        ))))
+        .layer(Extension(mcp::Offered::new()));
     let routes = routes.route_layer(middleware::from_fn_with_state(app.clone(), within_bounds));
     cors::layered(layered(routes, app, redactor), &app.config.cors_origins)
 }

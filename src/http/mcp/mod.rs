@@ -36,3 +36,4 @@ pub(crate) use api::Admit;
 pub(super) use api::Api;
 #[cfg(feature = "cli")]
 pub(super) use server::Server;
+pub(super) use tools::Offered;

@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use super::{api::Api, patience::in_time, server::Server, unread::Unread};
+use super::{Offered, api::Api, patience::in_time, server::Server, unread::Unread};
 use crate::http::{
     answer_body::answer_body,
     answer_room::ConnectionRoom,
@@ -71,6 +71,7 @@ pub(in crate::http) async fn message(
     State(app): State<App>,
     Caller(tenant): Caller,
     Extension(Inside(router)): Extension<Inside>,
+    Extension(tools): Extension<Offered>,
     Extension(connection): Extension<ConnectionRoom>,
     request: axum::extract::Request,
 ) -> Result<Response, Problem> {
@@ -87,8 +88,10 @@ pub(in crate::http) async fn message(
             format!("the JSON of a message is limited to {VALUES_MAX} values"),
         ));
     }
-    if let Some(wrong) = malformed(&body) {
-        return Ok(wrong);
+    // An array can stand for an object's fields in order, which no client means.
+    if body.trim_ascii_start().starts_with(b"[") {
+        let line = "send one message in each request: batches are not supported";
+        return Ok(refused(Value::Null, ErrorCode::INVALID_REQUEST, line));
     }
     let Some(key) = parts.headers.remove(header::AUTHORIZATION) else {
         return Err(Problem::internal()); // `Caller` has read it.
@@ -97,11 +100,13 @@ pub(in crate::http) async fn message(
     let api = Api::new(router, key, &parts.extensions).named(request_id);
     let unread = Unread::default();
     let counter = unread.counter(&app.answers, &tenant, &connection);
-    let server = Server::new(api, false).counted_by(counter);
+    let server = Server::new(api, tools, false).counted_by(counter);
     let mut config = StreamableHttpServerConfig::default()
         // Whoever sends a request has a key, so a name that leads here by a trick gains nothing.
         .disable_allowed_hosts();
     config.legacy_session_mode = false;
+    // An answer without notifications before it is a document.
+    config.json_response = true;
     config.sse_retry = None;
     config.sse_keep_alive = Some(app.config.bounds.comment_every);
     config.max_request_body_bytes = bytes_max;
@@ -110,9 +115,14 @@ pub(in crate::http) async fn message(
         Arc::new(NeverSessionManager::default()),
         config,
     );
-    let request = axum::http::Request::from_parts(parts, Body::from(body));
+    let request = axum::http::Request::from_parts(parts, Body::from(body.clone()));
     let answering = async move { service.handle(request).await.map(Body::new) };
     let response = in_time(&app, answering).await;
+    if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE
+        && let Some(wrong) = malformed(&body)
+    {
+        return Ok(wrong);
+    }
     // A client that reads takes at least the comments of a stream.
     let bounds = &app.config.bounds;
     let pause_max = bounds.write_pause_max + bounds.comment_every;
@@ -136,9 +146,7 @@ fn no_origin(parts: &Parts) -> Result<(), Problem> {
 
 /// The answer to what is no message of the protocol.
 fn malformed(body: &[u8]) -> Option<Response> {
-    // An array can stand for an object's fields in order, which no client means.
-    let is_array = body.trim_ascii_start().starts_with(b"[");
-    if !is_array && serde_json::from_slice::<ClientJsonRpcMessage>(body).is_ok() {
+    if serde_json::from_slice::<ClientJsonRpcMessage>(body).is_ok() {
         return None;
     }
     let value: Value = match serde_json::from_slice(body) {
@@ -149,10 +157,6 @@ fn malformed(body: &[u8]) -> Option<Response> {
             return Some(refused(Value::Null, ErrorCode::PARSE_ERROR, &line));
         }
     };
-    if value.is_array() {
-        let line = "send one message in each request: batches are not supported";
-        return Some(refused(Value::Null, ErrorCode::INVALID_REQUEST, line));
-    }
     let id = match value.get("id") {
         Some(id @ (Value::String(_) | Value::Number(_))) => id.clone(),
         _ => Value::Null,
@@ -242,6 +246,7 @@ mod tests {
             State(app.clone()),
             Caller(TenantId::new("acme").unwrap()),
             Extension(Inside(inside)),
+            Extension(Offered::new()),
             Extension(ConnectionRoom::new(&app.config.bounds)),
             call,
         );

@@ -26,7 +26,7 @@ use super::{
     rounds::{Asks, Call, prompt, result, unfinished},
     tasks::{self, TaskId},
     tools::{
-        self, AnswerApproval, CancelFanOut, CancelRound, GetFanOut, GetRound, ListConversations,
+        AnswerApproval, CancelFanOut, CancelRound, GetFanOut, GetRound, ListConversations, Offered,
         ReadConversation, SendPrompt, StartFanOut, WAIT_MS, WAIT_MS_MAX, arguments, failed,
     },
     unread::AnswerCounter,
@@ -51,6 +51,7 @@ const CALLS_MAX: usize = 64;
 #[derive(Clone)]
 pub(in crate::http) struct Server {
     api: Api,
+    tools: Offered,
     /// Whether the client holds one connection: it can then be asked, and can cancel.
     is_pipe: bool,
     calls: Arc<Semaphore>,
@@ -59,9 +60,10 @@ pub(in crate::http) struct Server {
 }
 
 impl Server {
-    pub(in crate::http) fn new(api: Api, is_pipe: bool) -> Self {
+    pub(in crate::http) fn new(api: Api, tools: Offered, is_pipe: bool) -> Self {
         Self {
             api,
+            tools,
             is_pipe,
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
             counter: None,
@@ -361,12 +363,12 @@ impl ServerHandler for Server {
         _: Option<PaginatedRequestParams>,
         _: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        self.given(ListToolsResult::with_all_items(tools::all()))
-            .await
+        let tools = self.tools.all().to_vec();
+        self.given(ListToolsResult::with_all_items(tools)).await
     }
 
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        tools::all().into_iter().find(|tool| tool.name == name)
+        self.tools.named(name).cloned()
     }
 
     async fn call_tool(

@@ -213,8 +213,25 @@ enum Effect {
     Works,
 }
 
-/// All tools.
-pub(super) fn all() -> Vec<Tool> {
+/// The tools that a client is offered. Their schemas are made once: that takes as long as a turn.
+#[derive(Clone)]
+pub(in crate::http) struct Offered(Arc<[Tool]>);
+
+impl Offered {
+    pub(in crate::http) fn new() -> Self {
+        Self(all().into())
+    }
+
+    pub(super) fn all(&self) -> &[Tool] {
+        &self.0
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<&Tool> {
+        self.0.iter().find(|tool| tool.name == name)
+    }
+}
+
+fn all() -> Vec<Tool> {
     vec![
         tool::<SendPrompt>(
             "send_prompt",
