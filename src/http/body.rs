@@ -1,7 +1,7 @@
 //! Extractors for request bodies. A body is read within limits of size and time, counted against
 //! its tenant's buffer space, and parsed as JSON.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use axum::{
     body::{Body, BodyDataStream, Bytes},
@@ -12,7 +12,7 @@ use callboard_actors::limits::PROMPT_BYTES_MAX;
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     auth::{Admin, Caller, unauthorized},
@@ -23,12 +23,6 @@ use crate::fair::{FairPlaces, Owner};
 
 /// Room for a message request's other fields and white space, beside the prompt itself.
 const MESSAGE_SLACK_BYTES: usize = 1024 * 1024;
-
-/// Bytes of a refused body that are read and dropped; beyond them the connection closes.
-const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// The longest time for that.
-const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Bytes of a body that is parsed, and of messages of which an answer is built, on the worker thread,
 /// which takes less than a millisecond.
@@ -161,26 +155,7 @@ pub(super) async fn collect(
     room: Option<&mut BodyRoom>,
 ) -> Result<Bytes, Problem> {
     let mut chunks = body.into_data_stream();
-    let collected = collect_from(headers, &mut chunks, app, bytes_max, room).await;
-    // A client that waits for `100 Continue` has sent nothing and must not be asked for more.
-    if collected.is_err() && !headers.contains_key(header::EXPECT) {
-        tokio::spawn(drain(chunks));
-    }
-    collected
-}
-
-/// Reads and drops what a client still sends of a refused body. A connection that closes while its
-/// client writes is reset, and the client may lose the answer.
-async fn drain(mut chunks: BodyDataStream) {
-    let all = async {
-        let mut left = DRAINED_BYTES_MAX;
-        while let Some(Ok(chunk)) = chunks.next().await
-            && chunk.len() <= left
-        {
-            left -= chunk.len();
-        }
-    };
-    let _ = timeout(DRAIN_WITHIN, all).await;
+    collect_from(headers, &mut chunks, app, bytes_max, room).await
 }
 
 async fn collect_from(

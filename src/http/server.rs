@@ -323,7 +323,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let body = RequestBody::new(body, self.pace.clone());
+        let body = RequestBody::new(body, self.pace.clone(), &parts.headers);
         parts.extensions.insert(self.room.clone());
         parts.extensions.insert(self.client);
         let in_turns = self.requests.are_pipelined()

@@ -90,8 +90,7 @@ pub(in crate::http) async fn message(
     }
     // An array can stand for an object's fields in order, which no client means.
     if body.trim_ascii_start().starts_with(b"[") {
-        let line = "send one message in each request: batches are not supported";
-        return Ok(refused(Value::Null, ErrorCode::INVALID_REQUEST, line));
+        return Ok(no_message(&body));
     }
     let Some(key) = parts.headers.remove(header::AUTHORIZATION) else {
         return Err(Problem::internal()); // `Caller` has read it.
@@ -118,10 +117,9 @@ pub(in crate::http) async fn message(
     let request = axum::http::Request::from_parts(parts, Body::from(body.clone()));
     let answering = async move { service.handle(request).await.map(Body::new) };
     let response = in_time(&app, answering).await;
-    if response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE
-        && let Some(wrong) = malformed(&body)
-    {
-        return Ok(wrong);
+    let is_refused = response.status() == StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    if is_refused && serde_json::from_slice::<ClientJsonRpcMessage>(&body).is_err() {
+        return Ok(no_message(&body));
     }
     // A client that reads takes at least the comments of a stream.
     let bounds = &app.config.bounds;
@@ -145,24 +143,25 @@ fn no_origin(parts: &Parts) -> Result<(), Problem> {
 }
 
 /// The answer to what is no message of the protocol.
-fn malformed(body: &[u8]) -> Option<Response> {
-    if serde_json::from_slice::<ClientJsonRpcMessage>(body).is_ok() {
-        return None;
-    }
+fn no_message(body: &[u8]) -> Response {
     let value: Value = match serde_json::from_slice(body) {
         Ok(value) => value,
         Err(error) => {
             let what: String = error.to_string().chars().take(200).collect();
             let line = format!("the body is not JSON: {what}");
-            return Some(refused(Value::Null, ErrorCode::PARSE_ERROR, &line));
+            return refused(Value::Null, ErrorCode::PARSE_ERROR, &line);
         }
     };
+    if value.is_array() {
+        let line = "send one message in each request: batches are not supported";
+        return refused(Value::Null, ErrorCode::INVALID_REQUEST, line);
+    }
     let id = match value.get("id") {
         Some(id @ (Value::String(_) | Value::Number(_))) => id.clone(),
         _ => Value::Null,
     };
     let line = "the body is no JSON-RPC message of MCP: wrong or missing fields";
-    Some(refused(id, ErrorCode::INVALID_REQUEST, line))
+    refused(id, ErrorCode::INVALID_REQUEST, line)
 }
 
 fn refused(id: Value, code: ErrorCode, line: &str) -> Response {

@@ -69,6 +69,52 @@ async fn a_body_of_more_values_than_memory_has_room_for_is_413() {
     assert_eq!(problem(refused).await, (413, "too_large".into()));
 }
 
+/// A request whose body comes once its answer is there, on this connection. Returns the status, or
+/// `None` if the connection has ended.
+async fn answered_first(stream: &mut TcpStream, path: &str, key: &str) -> Option<String> {
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\n\
+         Content-Type: application/json\r\nContent-Length: 70000\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.ok()?;
+    let mut answer = Vec::new();
+    // Answers to refused requests end with an object, and hold no other.
+    while !answer.ends_with(b"}") {
+        let read = stream.read_buf(&mut answer).await.ok()?;
+        if read == 0 {
+            return None;
+        }
+    }
+    stream.write_all(&[b' '; 70_000]).await.ok()?;
+    let answer = String::from_utf8(answer).unwrap();
+    assert!(
+        !answer.to_lowercase().contains("connection: close"),
+        "{answer}"
+    );
+    answer.split(' ').nth(1).map(ToOwned::to_owned)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_request_whose_body_comes_later_leaves_its_connection_open() {
+    let server = server(|_| {}).await;
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        for (path, key) in [
+            ("/v1/conversations/c/messages", "cb_unknown-not-a-real-key"),
+            ("/v1/nothing", "cb_unknown-not-a-real-key"),
+            ("/v1/metrics", "cb_unknown-not-a-real-key"),
+        ] {
+            let status = answered_first(&mut stream, path, key).await;
+            seen.push(status.expect("the connection is open"));
+        }
+    }
+
+    let expected = ["401", "404", "401"].repeat(3);
+    assert_eq!(seen, expected);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_head_that_is_too_large_or_has_too_many_fields_is_refused() {
     let server = server(|_| {}).await;
