@@ -100,6 +100,12 @@ impl Live {
                 ConversationMsg::GraceOver { round_id },
             )
         });
+        // A round that is given up ends in the decision that cancels it, and the next one of the
+        // queue begins there: what is open by now may be another round.
+        let open = self.durable.round.as_ref().map(|round| round.id);
+        if open != Some(round_id) {
+            return;
+        }
         if let Some(resources) = self.resources() {
             resources.cancel.cancel();
             resources.timers.extend(timer);

@@ -197,6 +197,41 @@ async fn a_model_call_that_takes_the_process_down_ends_after_ten_processes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_prompt_that_waits_behind_a_round_that_is_given_up_is_answered() {
+    let store = store();
+    let model = Arc::new(ScriptedModel::answering(|request, _| {
+        match format!("{request:?}").contains("the second") {
+            false => Reply::stall(),
+            true => Reply::text("well"),
+        }
+    }));
+    let next = async || {
+        let host = builder(&model).shared_sessions(store.clone());
+        host.build().await.unwrap()
+    };
+    let first = next().await;
+    drop(conversation(&first).send("go").await.unwrap());
+    model.until(|counts| counts.started == 1).await;
+    drop(conversation(&first).send("the second").await.unwrap());
+    drop(first);
+    for life in 2..=10 {
+        let host = next().await;
+        assert_eq!(host.resume_interrupted().await, Ok(1));
+        model.until(|counts| counts.started == life).await;
+    }
+
+    let last = next().await;
+    assert_eq!(last.resume_interrupted().await, Ok(1));
+    let talk = conversation(&last);
+    until("both are over", || last.awake() == 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let rounds = talk.rounds().await.unwrap();
+    let answers: Vec<_> = rounds.iter().map(|round| &round.final_answer).collect();
+    assert_eq!(answers, [&None, &Some("well".to_owned())], "{rounds:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn crashes_during_different_model_calls_of_a_round_are_not_added() {
     let store = store();
     let (tool, _) = probe("next", EffectClass::Idempotent, |_| async {
