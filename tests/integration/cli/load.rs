@@ -718,3 +718,16 @@ fn every_command_of_the_page_on_load_works() {
         );
     }
 }
+
+#[test]
+fn a_load_of_which_nothing_was_served_fails() {
+    let home = Home::new();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+
+    let ran = home.run(&["load", "--target", &target, "--key", "x", "--duration", "1"]);
+
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("no turn was served"), "{ran:?}");
+}
