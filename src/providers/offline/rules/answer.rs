@@ -70,18 +70,12 @@ fn absent(text: &mut String, question: &Question, round: &Round) {
 fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> Option<Vec<Site>> {
     let mut ranked = match in_named_files(part, question, known) {
         Ok(ranked) => ranked,
-        Err(elsewhere) if elsewhere.is_empty() => {
-            return lines_only(text, part, &question.paths, known)
-                .or_else(|| lines_only(text, part, &[], known))
-                .map(|()| Vec::new());
-        }
         Err(elsewhere) => {
-            let defined = elsewhere.iter().any(|ranked| {
-                let name = &ranked.site.definition.name;
-                part.names.iter().any(|asked| asked.own == *name)
-            });
-            if !defined && lines_only(text, part, &question.paths, known).is_some() {
+            if lines_only(text, part, &question.paths, known).is_some() {
                 return Some(Vec::new());
+            }
+            if elsewhere.is_empty() {
+                return lines_only(text, part, &[], known).map(|()| Vec::new());
             }
             elsewhere
         }
