@@ -584,7 +584,7 @@ fn what_cannot_be_run_is_one_line() {
                 "--cert-key",
                 "none.pem",
             ],
-            "error: the file of --cert cannot be read: entity not found",
+            "error: --cert: none.pem: there is no such file",
         ),
         (
             &[
@@ -607,7 +607,7 @@ fn what_cannot_be_run_is_one_line() {
                 "--ca",
                 "none.pem",
             ],
-            "error: the file of --ca cannot be read: entity not found",
+            "error: --ca: none.pem: there is no such file",
         ),
         (
             &["mock-model", "--h2"],
