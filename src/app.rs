@@ -126,12 +126,12 @@ pub(crate) enum AppError {
         name: String,
         nearest: Option<String>,
     },
-    #[error("the skills in {} cannot be read: {reason}", path.display())]
+    #[error("skills: {}", crate::os_error::of_folder(path, *reason))]
     Skills {
         path: PathBuf,
         reason: std::io::ErrorKind,
     },
-    #[error("the sessions in {} cannot be used: {error}", path.display())]
+    #[error("the sessions in {} cannot be used: {}", path.display(), unusable(error))]
     Store { path: PathBuf, error: StoreError },
     #[error("the sessions in {address} cannot be used: {error}")]
     Database { address: String, error: StoreError },
@@ -139,6 +139,8 @@ pub(crate) enum AppError {
     Served(String),
     #[error("there is no session file {}", .0.display())]
     NoStore(PathBuf),
+    #[error("{}: there is no such folder", .0.display())]
+    NoFolder(PathBuf),
     #[error("the sessions would lie inside the workspace, where the model's tools could read them ({})", .0.display())]
     DataInWorkspace(PathBuf),
     #[error("the workspace lies inside the folder of the sessions ({})", .0.display())]
@@ -165,13 +167,15 @@ impl AppError {
             Self::Skills { .. } => Some("see --skills and `[skills] dir`".into()),
             Self::Tools(_) => Some("see --workspace and --sandbox".into()),
             Self::Store { error: StoreError::NewerSchema { .. } | StoreError::Corrupt { .. }, .. } => None,
+            Self::Store { error, .. } if is_of_another(error) => Some("name another file with --db FILE, or move this one away".into()),
             Self::Store { .. } => Some("choose another place with --db FILE, or make this one writable".into()),
             Self::Database { error: StoreError::NewerSchema { .. }, .. } => None,
             Self::Database { .. } => Some("check `[store] url`, and that the server runs; `callboard doctor` checks it".into()),
             Self::Served(_) => Some("end that one, wait for its end with --standby (12 s after a crash), or set `[host] peer_address` on both to serve together".into()),
             Self::NoStore(_) => Some("check --db".into()),
+            Self::NoFolder(_) => Some("make it, or choose another place with --db FILE".into()),
             Self::DataInWorkspace(_) | Self::WorkspaceInData(_) => {
-                Some("work in a project's folder, or choose another --workspace, or another place with --db FILE, `[store] url` or CALLBOARD_HOST__DATA_DIR".into())
+                Some("name a project's folder with --workspace DIR, or run without tools: --no-tools".into())
             }
             Self::Tenant { error, .. } => error.hint(),
             Self::StoredTenants(StoredTenantsError::InUse(_)) => Some("end that one, or give this one another `[host] data_dir`".into()),
@@ -190,6 +194,21 @@ impl AppError {
                 | Self::Served(_)
         )
     }
+}
+
+/// What is wrong with a store whose path an error names before.
+fn unusable(error: &StoreError) -> String {
+    match error {
+        StoreError::Unavailable { message } => match message.split_once(": ") {
+            Some((start, why)) if start.starts_with("cannot open ") => why.to_owned(),
+            _ => message.clone(),
+        },
+        error => error.to_string(),
+    }
+}
+
+fn is_of_another(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unavailable { message } if crate::storage::is_of_another(message))
 }
 
 /// A provider and its name for users.

@@ -13,6 +13,26 @@ pub(crate) fn words(error: &io::Error) -> String {
     words.unwrap_or_default().to_owned()
 }
 
+/// The error of a file that a user named: one wording for every flag and command.
+#[cfg(any(test, feature = "cli"))]
+pub(crate) fn of_file(name: impl std::fmt::Display, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!("{name}: there is no such file"),
+        _ => format!("{name} cannot be read: {}", words(error)),
+    }
+}
+
+/// The error of a folder that a user named.
+#[cfg(any(test, feature = "cli"))]
+pub(crate) fn of_folder(folder: &std::path::Path, kind: io::ErrorKind) -> String {
+    let folder = folder.display();
+    match kind {
+        io::ErrorKind::NotFound => format!("{folder}: there is no such folder"),
+        io::ErrorKind::NotADirectory => format!("{folder} is not a folder"),
+        kind => format!("{folder} cannot be read: {kind}"),
+    }
+}
+
 /// The error of a workspace that cannot be opened, with what to do.
 #[cfg(feature = "tools")]
 pub(crate) fn workspace(folder: &std::path::Path, error: &io::Error) -> String {
@@ -35,5 +55,11 @@ mod tests {
         assert_eq!(words(&full), "no storage space");
         let files = io::Error::from_raw_os_error(24);
         assert_eq!(words(&files), "Too many open files");
+        let gone = io::Error::from_raw_os_error(2);
+        assert_eq!(of_file("a.txt", &gone), "a.txt: there is no such file");
+        assert_eq!(
+            of_folder("a".as_ref(), gone.kind()),
+            "a: there is no such folder"
+        );
     }
 }

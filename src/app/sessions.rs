@@ -63,6 +63,12 @@ impl Sessions {
                 Ok(Self::Memory(Arc::new(MemorySessions::new())))
             };
         }
+        let parent = db.and_then(|_| path.parent());
+        let missing = parent.filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+        if let Some(folder) = missing.filter(|folder| !folder.starts_with(&config.data_dir)) {
+            // Only the data folder is this program's to make.
+            return Err(AppError::NoFolder(folder.to_owned()));
+        }
         match Sqlite::open_with(&path, sqlite_options(config)).await {
             Ok(store) => Ok(Self::Sqlite(Arc::new(store), path)),
             Err(error) => Err(AppError::Store { path, error }),

@@ -9,7 +9,7 @@ use callboard_actors::{
 };
 
 use super::{failure::Failure, terminal::sanitize};
-use crate::named_file;
+use crate::{named_file, os_error};
 
 /// Reads files as attachments, in order. Blocks.
 pub(super) fn read<'f>(
@@ -20,8 +20,7 @@ pub(super) fn read<'f>(
 
 fn read_one(file: &Path) -> Result<Attachment, Failure> {
     let shown = sanitize(&file.display().to_string());
-    let failed =
-        |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
+    let failed = |error: std::io::Error| Failure::work(os_error::of_file(&shown, &error));
     let opened = named_file::open(file).map_err(failed)?;
     if opened.metadata().map_err(failed)?.is_dir() {
         return Err(Failure::usage(format!("{shown} is a folder"))

@@ -52,7 +52,12 @@ fn explained(code: &str) -> Result<String, Failure> {
 
 /// Advice for a code that the page does not have.
 fn nearest(code: &str) -> String {
-    match crate::app::nearest(code, entries().map(|entry| entry.code)) {
+    let nearest = crate::app::nearest(code, entries().map(|entry| entry.code));
+    let is_near = |name: &String| {
+        let apart = strsim::damerau_levenshtein(&code.to_lowercase(), &name.to_lowercase());
+        apart * 2 <= name.chars().count()
+    };
+    match nearest.filter(is_near) {
         Some(nearest) => format!("did you mean `{nearest}`?"),
         None => "`callboard explain` lists all codes".to_owned(),
     }
@@ -117,7 +122,9 @@ mod tests {
             failure("provider_aut")
                 .is_some_and(|text| text.contains("did you mean `provider_auth`?"))
         );
-        assert!(failure("xyz").is_some_and(|text| text.contains("lists all codes")));
+        for other in ["xyz", "foo"] {
+            assert!(failure(other).is_some_and(|text| text.contains("lists all codes")));
+        }
     }
 
     #[test]

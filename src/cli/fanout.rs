@@ -244,8 +244,7 @@ async fn rows(file: &Path, input: Input) -> Result<Vec<Row>, Failure> {
     let bytes = read
         .await
         .map_err(|error| Failure::work(error.to_string()))?;
-    let bytes = bytes
-        .map_err(|error| Failure::usage(format!("{shown} cannot be read: {}", error.kind())))?;
+    let bytes = bytes.map_err(|error| Failure::usage(crate::os_error::of_file(&shown, &error)))?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
         return Err(Failure::usage(format!(
             "{shown} is longer than {FILE_BYTES_MAX} bytes"

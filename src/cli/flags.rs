@@ -148,10 +148,8 @@ pub(super) fn read_pem(flag: &str, file: &std::path::Path) -> Result<Vec<u8>, Fa
     crate::named_file::open(file)
         .and_then(|file| file.take(PEM_BYTES_MAX + 1).read_to_end(&mut pem))
         .map_err(|error| {
-            Failure::usage(format!(
-                "the file of {flag} cannot be read: {}",
-                error.kind()
-            ))
+            let said = crate::os_error::of_file(file.display(), &error);
+            Failure::usage(format!("{flag}: {said}"))
         })?;
     if pem.len() as u64 > PEM_BYTES_MAX {
         return Err(Failure::usage(format!(

@@ -348,6 +348,10 @@ pub(super) async fn run(args: LoadArgs) -> Result<Done, Failure> {
     } else {
         out(&report.table());
     }
+    if report.served_none() {
+        err_line("no turn was served; the report names the errors");
+        return Ok(Done::Badly);
+    }
     Ok(if report.is_sound() {
         Done::Well
     } else {

@@ -23,7 +23,7 @@ use super::{
     failure::{Done, Failure},
     run::seconds,
     signals::{Hangups, Signals},
-    terminal::{Paint, counted, err_line, out_line, sanitize},
+    terminal::{Paint, Terminals, counted, err_line, out_line, sanitize},
 };
 use crate::{
     app::{Serving, Sessions, Single, TenantOperator, serving},
@@ -101,6 +101,7 @@ pub(super) async fn run(
     let mut hangups = Hangups::listen();
     let listen = args.listen.clone();
     let own = own_tenant(&args)?;
+    let has_workspace = own.workspace.is_some();
     let redactor = telemetry.redactor().clone();
     let read = move || -> Result<Config, ConfigError> {
         let mut config = Config::load(file.as_deref(), process_environment())?;
@@ -151,6 +152,9 @@ pub(super) async fn run(
         serving.operator.store().await?;
     }
     report(&serving, bound, console).await;
+    if let Some(single) = &serving.single {
+        first_steps(single, bound, has_workspace);
+    }
 
     let Serving {
         host,
@@ -388,6 +392,25 @@ async fn report(serving: &Serving, bound: SocketAddr, console: bool) {
         }
         None => {}
     }
+}
+
+/// Says what the one tenant lacks, and how to send its first prompt.
+fn first_steps(single: &Single, bound: SocketAddr, has_workspace: bool) {
+    let paint = Paint::stderr();
+    let (Single::Made { tenant, .. } | Single::Known { tenant, .. }) = single;
+    if !has_workspace {
+        err_line(&paint.dim(&format!(
+            "tenant {tenant} has no workspace, so its model has no tools for files; `--workspace DIR` gives it one"
+        )));
+    }
+    let key = match single {
+        // Only a terminal: a log keeps what it gets.
+        Single::Made { key, .. } if Terminals::detect().stderr => key,
+        _ => "$KEY",
+    };
+    err_line(&paint.dim(&format!(
+        "try it: curl http://{bound}/v1/conversations/first/messages -H \"authorization: Bearer {key}\" -H \"content-type: application/json\" -d '{{\"content\":\"hello\"}}'"
+    )));
 }
 
 async fn resume(

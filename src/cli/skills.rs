@@ -27,7 +27,7 @@ pub(super) const EXAMPLE: &str = "Example:\n  callboard skills check skills";
 pub(super) enum SkillsCommand {
     /// List the skills that a model can activate, and those that only people can
     #[command(after_help = "Example:\n  callboard skills list --skills skills --json")]
-    List(SkillsArgs),
+    List(ListArgs),
     /// Show one skill: its metadata, its instructions, its files
     #[command(after_help = "Example:\n  callboard skills show csv-tables --skills skills")]
     Show(ShowArgs),
@@ -49,11 +49,24 @@ pub(super) struct SkillsArgs {
     json: bool,
 }
 
+/// Arguments of `skills list`.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Folder of skills, as --skills
+    #[arg(conflicts_with = "skills")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    skills: SkillsArgs,
+}
+
 /// Arguments of `skills show`.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     /// Name of the skill
     name: String,
+    /// Folder of skills, as --skills
+    #[arg(conflicts_with = "skills")]
+    dir: Option<PathBuf>,
     #[command(flatten)]
     skills: SkillsArgs,
 }
@@ -70,10 +83,13 @@ pub(super) struct CheckArgs {
 
 pub(super) async fn run(config: &Config, command: SkillsCommand) -> Result<Done, Failure> {
     match command {
-        SkillsCommand::List(args) => list(&folder(config, args.skills)?, args.json),
+        SkillsCommand::List(args) => {
+            let ListArgs { dir, skills } = args;
+            list(&folder(config, dir.or(skills.skills))?, skills.json)
+        }
         SkillsCommand::Show(args) => {
             show(
-                &folder(config, args.skills.skills)?,
+                &folder(config, args.dir.or(args.skills.skills))?,
                 &args.name,
                 args.skills.json,
             )
@@ -92,13 +108,8 @@ fn folder(config: &Config, flag: Option<PathBuf>) -> Result<SkillFolder, Failure
 }
 
 fn open(path: PathBuf) -> Result<SkillFolder, Failure> {
-    SkillFolder::open(&path).map_err(|error| {
-        Failure::usage(format!(
-            "the skills in {} cannot be read: {}",
-            path.display(),
-            error.kind()
-        ))
-    })
+    SkillFolder::open(&path)
+        .map_err(|error| Failure::usage(crate::os_error::of_folder(&path, error.kind())))
 }
 
 fn survey(folder: &SkillFolder) -> Result<Survey, Failure> {

@@ -49,7 +49,7 @@ pub(super) fn run(config: &Config, args: &TokensArgs) -> Result<Done, Failure> {
     );
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::InvalidData => Failure::work(format!("{name} is not UTF-8 text")),
-        _ => Failure::work(format!("{name} cannot be read: {error}")),
+        _ => Failure::work(crate::os_error::of_file(&name, &error)),
     };
     let mut input: Box<dyn BufRead> = match file {
         Some(file) => Box::new(BufReader::new(named_file::open(file).map_err(failed)?)),

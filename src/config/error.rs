@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
+use super::tenant::TenantSection;
+
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -18,6 +20,8 @@ pub enum Origin {
     Environment(String),
     /// A flag of the command line.
     Flag(String),
+    /// A value of a JSON request, as a JSON pointer. Messages do not name it.
+    Request(String),
 }
 
 impl fmt::Display for Origin {
@@ -25,7 +29,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => f.write_str("default"),
             Self::File { path, line } => write!(f, "{}:{line}", quoted(&path.to_string_lossy())),
-            Self::Environment(name) | Self::Flag(name) => f.write_str(name),
+            Self::Environment(name) | Self::Flag(name) | Self::Request(name) => f.write_str(name),
         }
     }
 }
@@ -123,6 +127,11 @@ impl ConfigError {
             |path: &str| format!("/{}", path.split('.').skip(1).collect::<Vec<_>>().join("/"));
         match self {
             Self::BadValue { key, .. } => Some(within(key)),
+            Self::Unknown { what, .. } if what == "provider" => Some("/provider".to_owned()),
+            Self::Inconsistent {
+                at: Origin::Request(pointer),
+                ..
+            } => Some(pointer.clone()),
             Self::Unknown { what, given, .. } => {
                 let section = what.trim_start_matches("key in ").trim_matches(['[', ']']);
                 Some(within(&format!(
@@ -136,6 +145,21 @@ impl ConfigError {
             | Self::NoKey { .. }
             | Self::Untrusted { .. } => None,
         }
+    }
+
+    /// Replaces the place of a contradiction by the JSON pointer of its value, for a tenant that was
+    /// given as JSON, and removes any other place.
+    #[must_use]
+    pub(super) fn in_request(self, tenant: &TenantSection) -> Self {
+        let pointer = match &self {
+            Self::Inconsistent { at, .. } => tenant.pointer(at),
+            _ => None,
+        };
+        let mut error = self.without_place();
+        if let (Self::Inconsistent { at, .. }, Some(pointer)) = (&mut error, pointer) {
+            *at = Origin::Request(pointer);
+        }
+        error
     }
 
     /// Removes the place, for a configuration that did not come from a file.
@@ -155,7 +179,7 @@ impl ConfigError {
 
 /// The place as the start of an error; empty for defaults.
 fn place(at: &Origin) -> String {
-    if *at == Origin::Default {
+    if matches!(at, Origin::Default | Origin::Request(_)) {
         String::new()
     } else {
         format!("{at}: ")

@@ -69,7 +69,7 @@ pub(super) fn servers(
 fn line_of(place: &Origin) -> usize {
     match place {
         Origin::File { line, .. } => *line,
-        Origin::Default | Origin::Environment(_) | Origin::Flag(_) => 1,
+        Origin::Default | Origin::Environment(_) | Origin::Flag(_) | Origin::Request(_) => 1,
     }
 }
 

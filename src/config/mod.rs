@@ -593,7 +593,7 @@ impl Config {
     /// # Errors
     /// The first [`ConfigError`], without a place.
     pub fn check_tenant(&self, tenant: &TenantSection) -> Result<(), ConfigError> {
-        checks::tenant(self, tenant).map_err(ConfigError::without_place)
+        checks::tenant(self, tenant).map_err(|error| error.in_request(tenant))
     }
 
     /// Settings that are valid but rarely intended, one line each.

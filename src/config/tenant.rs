@@ -95,6 +95,14 @@ impl OwnTenant {
 }
 
 impl TenantSection {
+    /// The JSON pointer of the setting that stands at a place.
+    pub(super) fn pointer(&self, at: &Origin) -> Option<String> {
+        let here = |(key, setting): (&(_, &'static str), &Setting)| {
+            (key.0 == TENANT_SECTION && setting.from == *at).then(|| format!("/{}", key.1))
+        };
+        self.settings.iter().find_map(here)
+    }
+
     /// A tenant with this id and defaults for everything else.
     pub fn new(id: TenantId) -> Self {
         Self {

@@ -18,6 +18,7 @@ use super::{
     auth::{Admin, Caller, unauthorized},
     error::Problem,
     shared::{App, BodyRoom, too_busy},
+    words::wrong_type,
 };
 use crate::fair::{FairPlaces, Owner};
 
@@ -285,6 +286,14 @@ fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<
             detail,
         ));
     }
+    if bytes.trim_ascii().is_empty() {
+        let detail = "the body is empty; send a JSON object";
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "malformed_json",
+            detail,
+        ));
+    }
     // An array would be read as the fields of a struct in their order, and `[]` as all defaults.
     if bytes.trim_ascii_start().starts_with(b"[") {
         return Err(Problem::invalid(
@@ -296,22 +305,34 @@ fn parse_here<T: DeserializeOwned>(headers: &HeaderMap, bytes: &[u8]) -> Result<
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let pointer = pointer(error.path());
         match error.inner().classify() {
-            serde_json::error::Category::Data => Problem::invalid(pointer, plain(error.inner())),
-            _ => Problem::new(
-                StatusCode::BAD_REQUEST,
-                "malformed_json",
-                plain(error.inner()),
-            ),
+            serde_json::error::Category::Data => Problem::invalid(pointer, field(error.inner())),
+            _ => malformed(error.inner()),
         }
     })?;
-    json.end()
-        .map_err(|error| Problem::new(StatusCode::BAD_REQUEST, "malformed_json", plain(&error)))?;
+    json.end().map_err(|error| malformed(&error))?;
     Ok(parsed)
 }
 
-/// serde's message, cut to 300 characters.
-fn plain(error: &serde_json::Error) -> String {
-    error.to_string().chars().take(300).collect()
+/// A body that is not JSON.
+fn malformed(error: &serde_json::Error) -> Problem {
+    let at = format!("line {}, column {}", error.line(), error.column());
+    let detail = match error.classify() {
+        serde_json::error::Category::Eof => format!("the JSON of the body ends too early, at {at}"),
+        _ => format!("the body is not valid JSON at {at}: {}", reason(error)),
+    };
+    Problem::new(StatusCode::BAD_REQUEST, "malformed_json", detail)
+}
+
+/// What is wrong with a field, whose place the pointer says.
+fn field(error: &serde_json::Error) -> String {
+    wrong_type(&reason(error)).chars().take(300).collect()
+}
+
+/// serde's message without the place at its end.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).unwrap_or(&text).to_owned()
 }
 
 /// A serde path as a JSON pointer (RFC 6901).
@@ -443,6 +464,10 @@ mod tests {
         );
         assert_eq!(
             problem("application/json", r#"{"list":[]} x"#),
+            (400, "malformed_json".to_owned(), None)
+        );
+        assert_eq!(
+            problem("application/json", " "),
             (400, "malformed_json".to_owned(), None)
         );
         assert_eq!(

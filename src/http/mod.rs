@@ -60,6 +60,7 @@ mod shared;
 mod socket;
 mod sse;
 mod to_owner;
+mod words;
 
 #[cfg(feature = "cli")]
 pub(crate) use compat::guard::is_stateless as is_single_call;

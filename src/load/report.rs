@@ -251,6 +251,11 @@ impl Report {
                 .is_none_or(|noisy| sound(&noisy.alone) && sound(&noisy.flooder))
     }
 
+    /// Whether turns were offered and not one was served.
+    pub(crate) fn served_none(&self) -> bool {
+        self.figures.offered > 0 && self.figures.served == 0
+    }
+
     /// The heading of a table or a plot.
     pub(crate) fn title(&self) -> String {
         let rate = self.rate.map_or_else(

@@ -22,6 +22,8 @@ pub use postgres::{
 };
 #[cfg(feature = "evals")]
 pub(crate) use sqlite::harden;
+#[cfg(feature = "cli")]
+pub(crate) use sqlite::is_of_another;
 #[cfg(feature = "sqlite")]
 pub use sqlite::{
     Check, CommitMode, LockError, SessionLock, Sqlite, SqliteOptions, SqliteStats, Verified,

@@ -71,6 +71,12 @@ impl Folder {
             .build(pattern)
             .map_err(|e| e.to_string())?;
         let glob = glob(input)?;
+        let path = input["path"].as_str().unwrap_or(".");
+        if self.beneath(input).next().is_none() {
+            return Err(format!(
+                "Operation failed.\n\nError Message: {path:?} is not there"
+            ));
+        }
         let context = input["context"].as_u64().unwrap_or(0) as usize;
         let mut out = String::new();
         let mut matches = 0;
@@ -748,8 +754,91 @@ async fn missing_and_failing_tools_are_named_in_the_answer() {
     assert!(none.text.contains("offers it no tool"), "{}", none.text);
     assert_eq!(none.batches, 0);
     assert!(
-        failing.text.contains("`gone.rs` could not be read."),
+        failing.text.contains("`gone.rs` could not be read: "),
         "{}",
         failing.text
+    );
+}
+
+/// A folder with one definition, and a text beside it.
+fn small(root: &Path) -> Folder {
+    std::fs::create_dir(root.join("src")).unwrap();
+    std::fs::write(root.join("src/zebra.rs"), "pub fn zebra_quux_retry() {}\n").unwrap();
+    std::fs::write(
+        root.join("README.md"),
+        "[![build](x)](y)\n\n# Zebra\n\nZebra retries\ncalls.\n\n## Install\n\nRun it.\n",
+    )
+    .unwrap();
+    Folder::open(root)
+}
+
+#[tokio::test]
+async fn a_path_that_is_not_there_is_named_beside_what_was_found() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = small(root.path());
+
+    for asked in [
+        "Where is zebra_quux_retry? See src/nothere.rs",
+        "Where is zebra_quux_retry? See NOTHERE.md",
+    ] {
+        let played = ask(&folder, History::default(), asked, TOOLS).await;
+
+        let absent = asked.rsplit(' ').next().unwrap();
+        assert!(
+            hit(&folder, &played.text, "src/zebra.rs", "fn zebra_quux_retry").is_some(),
+            "{}",
+            played.text
+        );
+        assert!(
+            played.text.contains(&format!(
+                "`{absent}` could not be read: {absent:?} is not there"
+            )),
+            "{}",
+            played.text
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_diff_names_the_files_that_it_changes() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = small(root.path());
+    let diff = "diff --git a/src/zebra.rs b/src/zebra.rs\nindex 1..2 100644\n--- a/src/zebra.rs\n\
+        +++ b/src/zebra.rs\n@@ -1 +1 @@\n-fn zebra() {}\n+pub fn zebra_quux_retry() {}\n\
+        diff --git a/README.md b/README.md\n--- a/README.md\n+++ b/README.md\n@@ -1 +1 @@\n-a\n+b\n";
+
+    let review = format!("Review this change\n\n{diff}");
+    let review = ask(&folder, History::default(), &review, TOOLS).await;
+    let place = format!("Where is zebra_quux_retry?\n\n{diff}");
+    let place = ask(&folder, History::default(), &place, TOOLS).await;
+
+    for played in [&review, &place] {
+        assert!(
+            hit(&folder, &played.text, "src/zebra.rs", "fn zebra_quux_retry").is_some(),
+            "{}",
+            played.text
+        );
+    }
+    assert!(
+        review.text.contains("The prompt also names `README.md`."),
+        "{}",
+        review.text
+    );
+}
+
+#[tokio::test]
+async fn a_summary_of_a_text_is_its_heading_and_first_paragraph() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = small(root.path());
+
+    let played = ask(&folder, History::default(), "Summarise README.md", TOOLS).await;
+
+    assert!(
+        played.text.ends_with(
+            "`README.md:3` is headed and begins so:\n\n````text\n    3  # Zebra\n    \
+             5  Zebra retries\n    6  calls.\n````\n\nIts next headings:\n- `README.md:8` Install"
+        ),
+        "{}",
+        played.text
     );
 }

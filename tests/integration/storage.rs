@@ -671,20 +671,22 @@ async fn a_file_that_cannot_be_opened_is_reported_in_one_line_with_its_name() {
     std::fs::create_dir(folder.path().join("folder.db")).unwrap();
     std::fs::write(folder.path().join("file"), "").unwrap();
 
-    let hint = "; the file and its folder must be writable by this user, or name another file";
-    for (name, last, why) in [
+    let may_be = "; the file and its folder must be writable by this user, or name another file";
+    for (name, last, why, hint) in [
         (
             "notes.txt",
             "notes.txt",
             "the file is not a SQLite database",
+            "",
         ),
         (
             "foreign.db",
             "foreign.db",
             "it is a database of another program",
+            "",
         ),
-        ("folder.db", "folder.db", "is a directory"),
-        ("file/below.db", "below.db", "not a directory"),
+        ("folder.db", "folder.db", "is a directory", may_be),
+        ("file/below.db", "below.db", "not a directory", may_be),
     ] {
         assert_eq!(
             open(name).await,

@@ -434,16 +434,24 @@ pub(crate) fn check_block(block: &ContentBlock) -> Result<(), AttachmentError> {
 /// # Errors
 /// [`AttachmentError`].
 pub(crate) fn check_prompt_block(block: &ContentBlock) -> Result<(), AttachmentError> {
+    match block {
+        ContentBlock::ToolUse(_) | ContentBlock::Thinking(_) => Err(unknown(block)),
+        block if is_unknown(block) => Err(unknown(block)),
+        block => check_block(block),
+    }
+}
+
+/// Whether no provider knows the type of a block in a message of the role user.
+pub(super) fn is_unknown(block: &ContentBlock) -> bool {
     // An image or document here has no source that is known: `check_block` says what is wrong.
     const KNOWN: [&str; 4] = ["image", "document", "search_result", "container_upload"];
-    match block {
-        ContentBlock::Other { kind, .. } if !KNOWN.contains(&kind.as_str()) => {
-            Err(AttachmentError::Block {
-                kind: kind.clone(),
-                reason: "a prompt has blocks of type `text`, `image` and `document`",
-            })
-        }
-        _ => check_block(block),
+    matches!(block, ContentBlock::Other { kind, .. } if !KNOWN.contains(&kind.as_str()))
+}
+
+fn unknown(block: &ContentBlock) -> AttachmentError {
+    AttachmentError::Block {
+        kind: block.kind().to_owned(),
+        reason: "a prompt has blocks of type `text`, `image` and `document`",
     }
 }
 

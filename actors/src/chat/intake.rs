@@ -11,7 +11,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::{
-    ContentBlock, History, Message, Repair, Role, ToolResultContent, attachment::check_block,
+    ContentBlock, History, Message, Repair, Role, ToolResultContent,
+    attachment::{check_block, check_prompt_block, is_unknown},
     history::Finding,
 };
 
@@ -267,6 +268,15 @@ fn read(index: usize, message: Message, findings: &mut Vec<Finding>) -> Turn {
                     result.content = ToolResultContent::Text(result.content.text().into_owned());
                 }
                 ContentBlock::ToolResult(result)
+            }
+            block if role == Role::User && is_unknown(&block) => {
+                if let Err(error) = check_prompt_block(&block) {
+                    found(format!("{error}: a note was put in its place"));
+                }
+                ContentBlock::text(format!(
+                    "[{} left out: its type is not known]",
+                    block.kind()
+                ))
             }
             block if matches!(block.kind(), "image" | "document") => {
                 let wrong = match role {

@@ -60,11 +60,13 @@ impl ConversationHandle {
     /// conversation.
     ///
     /// # Errors
-    /// [`SendError::Skill`] when the host has no skills or cannot read them; otherwise as
-    /// [`ConversationHandle::state`].
+    /// [`SendError::Skill`] when the host cannot read its skills; otherwise as
+    /// [`ConversationHandle::state`]. A host without skills has an empty list.
     pub async fn skills(&self) -> Result<Vec<SkillStatus>, SendError> {
-        let listing = self
-            .skill_registry()?
+        let Some(registry) = self.setup()?.skills.clone() else {
+            return Ok(Vec::new());
+        };
+        let listing = registry
             .source()
             .index()
             .await

@@ -78,7 +78,7 @@ pub struct ConversationStatus {
     pub budget_left: BudgetLeft,
     /// The number of messages in the history.
     pub messages: u64,
-    /// The number of rounds that have ended.
+    /// The number of rounds that have ended; of a fork or an import, those of its history count too.
     pub rounds: u64,
     /// When its first entry was stored.
     pub created_at: Timestamp,
@@ -183,12 +183,20 @@ impl ConversationHandle {
             spent,
             budget_left: BudgetLeft::new(&setup.pricing.budget, &spent),
             messages: durable.history.messages().len() as u64,
-            rounds: durable.metrics.rounds,
+            rounds: ended(&durable),
             created_at: durable.metrics.start_time,
             updated_at: durable.metrics.end_time,
             failure,
         })
     }
+}
+
+/// The rounds that have ended here, or those of a history that came from elsewhere.
+fn ended(durable: &Durable) -> u64 {
+    let marks = durable.rounds.as_slice();
+    let open = durable.round.as_ref().map(|round| round.id);
+    let over = marks.iter().filter(|mark| Some(mark.id) != open).count();
+    durable.metrics.rounds.max(over as u64)
 }
 
 /// The wait of a round that the journal alone shows: for an approval or for tools.

@@ -27,9 +27,10 @@ pub struct TenantUsage {
     pub memory_bytes: u64,
     /// Prompts admitted so far.
     pub prompts_admitted: u64,
-    /// Input and output tokens of all model calls.
+    /// Input and output tokens of all model calls since the start of this host.
     pub tokens: u64,
-    /// What was spent or reserved, as far as budgets count it.
+    /// What counts against budgets: spent or reserved, also before the start of this host. 0 where
+    /// no budget is set, so it is not the sum of `tokens`.
     pub spent: Amount,
     /// Refusals before a conversation was reached, by reason.
     pub refused: Refused,

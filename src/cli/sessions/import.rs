@@ -3,7 +3,7 @@
 use std::{io::Read, path::PathBuf};
 
 use callboard_actors::{
-    chat::{History, Message, Repair},
+    chat::{ContentBlock, History, Message, Repair, Role},
     ids::{ConversationId, Scope},
     journal::{ConversationRound, SchemaVersion, migrate_round, records_fit, settled},
 };
@@ -26,7 +26,7 @@ use crate::{
         terminal::{counted, out_json},
     },
     config::Config,
-    named_file,
+    named_file, os_error,
 };
 
 /// Maximum file size in bytes.
@@ -68,6 +68,7 @@ pub(super) async fn run(config: &Config, args: &ImportArgs) -> Result<Done, Fail
         Some(id) => id,
         None => fresh_id()?,
     };
+    known_blocks(&messages)?;
     let (history, mut repairs) = History::mend(messages);
     let rounds = fitting(rounds, &history, &mut repairs);
     let sessions = args.store.open(config, Opening::OrCreate).await?;
@@ -127,8 +128,7 @@ async fn store(
 
 fn read(path: &std::path::Path) -> Result<String, Failure> {
     let shown = path.display();
-    let failed =
-        |error: std::io::Error| Failure::work(format!("{shown} cannot be read: {}", error.kind()));
+    let failed = |error: std::io::Error| Failure::work(os_error::of_file(&shown, &error));
     let mut bytes = Vec::new();
     if path.as_os_str() == "-" {
         std::io::stdin()
@@ -147,6 +147,28 @@ fn read(path: &std::path::Path) -> Result<String, Failure> {
         )));
     }
     String::from_utf8(bytes).map_err(|_| Failure::work(format!("{shown} is not UTF-8 text")))
+}
+
+/// Refuses a block of the user whose type no provider knows, as the HTTP API does: a note in its
+/// place would lose what the user sent.
+fn known_blocks(messages: &[Message]) -> Result<(), Failure> {
+    let of_user = |(_, message): &(usize, &Message)| message.role() == Role::User;
+    for (index, message) in messages.iter().enumerate().filter(of_user) {
+        for (place, block) in message.blocks().into_iter().enumerate() {
+            let is_media = matches!(block.kind(), "image" | "document");
+            if is_media || !matches!(block, ContentBlock::Other { .. }) {
+                continue;
+            }
+            let alone = Message::new(Role::User, &[block]).map(|message| [message]);
+            if let Some(fault) = alone.ok().and_then(|alone| History::accept(alone).err()) {
+                let what = fault.what.split(": a note was").next().unwrap_or_default();
+                return Err(Failure::work(format!(
+                    "message {index}: /{index}/content/{place}: {what}"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// What a file holds.

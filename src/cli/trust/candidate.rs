@@ -164,10 +164,13 @@ fn skills_of(path: &Path, text: &str) -> Vec<PathBuf> {
 pub(super) fn files_of(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let is_there = |path: &Path| path.symlink_metadata().is_ok();
     if !is_there(path) {
-        return Err(Failure::work(format!(
-            "{}: there is no such file",
-            path.display()
-        )));
+        let failure = Failure::work(format!("{}: there is no such file", path.display()));
+        return Err(match path.to_str() {
+            Some(word @ ("list" | "revoke")) => {
+                failure.hint(format!("did you mean `callboard trust --{word}`?"))
+            }
+            _ => failure,
+        });
     }
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -32,7 +32,8 @@ pub(in crate::http) struct TenantShown {
     /// Whether new prompts of the tenant are refused.
     pub(in crate::http) paused: bool,
     /// Current and total usage since the host started: prompts, rounds, bytes, tokens, refusals by
-    /// reason.
+    /// reason. `tokens` counts every model call; `spent` is what counts against a budget, and 0
+    /// without one.
     #[schema(value_type = Object)]
     pub(in crate::http) usage: TenantUsage,
     /// What its workspace holds; absent until it was counted, at the first command or the first new file.

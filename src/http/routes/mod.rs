@@ -19,7 +19,7 @@ use axum::{
 };
 use serde::de::DeserializeOwned;
 
-use super::{error::Problem, shared::App};
+use super::{error::Problem, shared::App, words::wrong_text};
 
 /// axum's `Path`, with rejections as problem documents.
 pub(super) struct Path<T>(pub(super) T);
@@ -32,7 +32,10 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Path<T> {
             axum::extract::Path::from_request_parts(parts, app).await;
         found
             .map(|axum::extract::Path(found)| Self(found))
-            .map_err(|error| Problem::bad_parameter("path", error.body_text()))
+            .map_err(|error| {
+                let text = error.body_text();
+                Problem::bad_parameter("path", text.strip_prefix("Invalid URL: ").unwrap_or(&text))
+            })
     }
 }
 
@@ -46,7 +49,19 @@ impl<T: DeserializeOwned + Send> FromRequestParts<App> for Query<T> {
         let found = axum::extract::Query::from_request_parts(parts, app).await;
         found
             .map(|axum::extract::Query(found)| Self(found))
-            .map_err(|error| Problem::bad_parameter("query", error.body_text()))
+            .map_err(|error| wrong_query(&error.body_text()))
+    }
+}
+
+/// The problem of a query that cannot be read, from axum's text: `Failed to deserialize query
+/// string: limit: invalid digit found in string`.
+fn wrong_query(text: &str) -> Problem {
+    let said = text
+        .strip_prefix("Failed to deserialize query string: ")
+        .unwrap_or(text);
+    match said.split_once(": ") {
+        Some((name, reason)) => Problem::bad_parameter(name, wrong_text(reason)),
+        None => Problem::bad_parameter("query", said),
     }
 }
 

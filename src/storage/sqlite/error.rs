@@ -5,6 +5,9 @@ use rusqlite::{Error, ErrorCode};
 
 pub(super) use crate::storage::commit::error::{WriteError, damaged, unavailable};
 
+/// What [`describe`] says about a file with other content.
+pub(super) const NOT_A_DATABASE: &str = "the file is not a SQLite database";
+
 /// Describes an error as a clause.
 pub(super) fn describe(error: &Error) -> String {
     let Some(code) = error.sqlite_error_code() else {
@@ -18,7 +21,7 @@ pub(super) fn describe(error: &Error) -> String {
         ErrorCode::ReadOnly | ErrorCode::PermissionDenied => "the file cannot be written".into(),
         ErrorCode::CannotOpen => "the file cannot be opened".into(),
         ErrorCode::DatabaseCorrupt => "the file is damaged".into(),
-        ErrorCode::NotADatabase => "the file is not a SQLite database".into(),
+        ErrorCode::NotADatabase => NOT_A_DATABASE.into(),
         ErrorCode::TooBig => "an entry is larger than SQLite allows".into(),
         ErrorCode::SystemIoFailure => format!("the disk failed (SQLite code {})", extended(error)),
         _ => format!("SQLite code {}", extended(error)),

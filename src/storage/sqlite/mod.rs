@@ -32,6 +32,8 @@ mod lock;
 pub use lock::{LockError, SessionLock};
 #[cfg(feature = "evals")]
 pub(crate) use open::harden;
+#[cfg(feature = "cli")]
+pub(crate) use open::is_of_another;
 pub use options::{Check, CommitMode, SqliteOptions};
 pub use verify::Verified;
 pub use writer::SqliteStats;

@@ -14,7 +14,7 @@ use callboard_actors::{
 use rusqlite::{Connection, Error, OpenFlags, TransactionBehavior, config::DbConfig, params};
 
 use super::{
-    error::{corrupt, describe, is_busy, unavailable},
+    error::{NOT_A_DATABASE, corrupt, describe, is_busy, unavailable},
     log::{self, READERS_WAIT},
     options::{Check, CommitMode, SqliteOptions},
 };
@@ -55,11 +55,21 @@ pub(super) fn name(path: &Path) -> String {
 }
 
 fn cannot_open(path: &Path, why: impl std::fmt::Display) -> StoreError {
-    unavailable(format!(
-        "cannot open {}: {why}; the file and its folder must be writable by this user, or name another file",
-        name(path)
-    ))
+    let why = why.to_string();
+    // A file of something else stays as it is, and no permission changes that.
+    let hint = match is_of_another(&why) {
+        true => "",
+        false => "; the file and its folder must be writable by this user, or name another file",
+    };
+    unavailable(format!("cannot open {}: {why}{hint}", name(path)))
 }
+
+/// Whether an error says that a file belongs to something else.
+pub(crate) fn is_of_another(message: &str) -> bool {
+    message.ends_with(NOT_A_DATABASE) || message.ends_with(ANOTHER_PROGRAM)
+}
+
+const ANOTHER_PROGRAM: &str = "it is a database of another program";
 
 /// The absolute path, so that neither a change of the working directory nor SQLite's special file
 /// names matter.
@@ -300,7 +310,7 @@ fn check_owner(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     if owner == APPLICATION_ID || is_new {
         Ok(())
     } else {
-        Err(cannot_open(path, "it is a database of another program"))
+        Err(cannot_open(path, ANOTHER_PROGRAM))
     }
 }
 

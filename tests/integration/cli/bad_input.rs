@@ -114,7 +114,7 @@ fn a_database_that_cannot_be_written_is_one_line() {
     let home = Home::new();
     std::fs::write(home.work().join("file"), "no database").unwrap();
 
-    for db in [".", "file/s.db", "file"] {
+    for db in [".", "file/s.db"] {
         let ran = home.run(&["run", "--db", db, "Hello"]);
 
         assert_eq!(
@@ -147,7 +147,14 @@ fn sessions_are_not_kept_where_tools_can_read_them() {
         .well();
 
     assert_eq!(ran.code, Some(2));
-    assert!(ran.error().contains("inside the workspace"), "{}", ran.err);
+    assert!(
+        ran.error().contains("inside the workspace")
+            && ran.error().ends_with("(hint: name a project's folder with --workspace DIR, or run without tools: --no-tools)"),
+        "{}",
+        ran.err
+    );
+    let bare = ["run", "--workspace", folder, "--no-tools", "Hello"];
+    home.run(&bare).well();
 }
 
 #[test]
@@ -334,4 +341,91 @@ async fn a_stream_that_stops_keeps_the_text_so_far() {
     .await;
 
     assert_eq!(export["messages"][3]["content"][0]["text"], "So far");
+}
+
+#[test]
+fn a_file_that_is_not_there_has_one_wording_everywhere() {
+    let home = Home::new();
+    for (args, code, line) in [
+        (
+            &["run", "--attach", "gone", "x"][..],
+            1,
+            "gone: there is no such file",
+        ),
+        (
+            &["fanout", "{}", "--over", "gone"],
+            2,
+            "gone: there is no such file",
+        ),
+        (
+            &["sessions", "import", "gone"],
+            1,
+            "gone: there is no such file",
+        ),
+        (&["tokens", "gone"], 1, "gone: there is no such file"),
+        (
+            &["skills", "check", "gone"],
+            2,
+            "gone: there is no such folder",
+        ),
+        (
+            &["run", "--skills", "gone", "x"],
+            2,
+            "skills: gone: there is no such folder (hint: see --skills and `[skills] dir`)",
+        ),
+    ] {
+        check(&home.run(args), code, &format!("error: {line}"));
+    }
+}
+
+#[test]
+fn a_folder_outside_of_the_data_folder_is_not_made_for_a_database() {
+    let home = Home::new();
+
+    let ran = home.run(&["run", "--db", "gone/deep/s.db", "Hello"]);
+
+    check(
+        &ran,
+        2,
+        "error: gone/deep: there is no such folder (hint: make it, or choose another place with --db FILE)",
+    );
+    assert!(!home.work().join("gone").exists());
+}
+
+#[test]
+fn a_file_that_is_no_database_is_named_once_with_what_to_do() {
+    let home = Home::new();
+    std::fs::write(home.work().join("g.db"), "some text ".repeat(100)).unwrap();
+
+    let ran = home.run(&["run", "--db", "g.db", "Hello"]);
+
+    check(
+        &ran,
+        2,
+        "error: the sessions in g.db cannot be used: the file is not a SQLite database (hint: name another file with --db FILE, or move this one away)",
+    );
+}
+
+#[test]
+fn a_folder_of_skills_is_an_argument_of_every_command_for_skills() {
+    let home = Home::new();
+    let skill = home.work().join("skills/hello");
+    std::fs::create_dir_all(&skill).unwrap();
+    std::fs::write(
+        skill.join("SKILL.md"),
+        "---\nname: hello\ndescription: Says hello.\n---\nSay hello.\n",
+    )
+    .unwrap();
+
+    for args in [&["list", "skills"][..], &["show", "hello", "skills"]] {
+        let ran = home.run(&[&["skills"], args].concat()).well();
+        assert!(ran.out.contains("Says hello."), "{ran:?}");
+    }
+    let listed = home.run(&["trust", "list"]);
+    assert!(
+        listed
+            .error()
+            .ends_with("(hint: did you mean `callboard trust --list`?)"),
+        "{listed:?}"
+    );
 }

@@ -287,7 +287,7 @@ fn bad_input_is_one_clear_line() {
         ),
         (
             &["fanout", "{}", "--over", "gone.txt"],
-            "error: gone.txt cannot be read: entity not found",
+            "error: gone.txt: there is no such file",
         ),
         (
             &["fanout", "{}"],

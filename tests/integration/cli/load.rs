@@ -584,7 +584,7 @@ fn what_cannot_be_run_is_one_line() {
                 "--cert-key",
                 "none.pem",
             ],
-            "error: the file of --cert cannot be read: entity not found",
+            "error: --cert: none.pem: there is no such file",
         ),
         (
             &[
@@ -607,7 +607,7 @@ fn what_cannot_be_run_is_one_line() {
                 "--ca",
                 "none.pem",
             ],
-            "error: the file of --ca cannot be read: entity not found",
+            "error: --ca: none.pem: there is no such file",
         ),
         (
             &["mock-model", "--h2"],
@@ -717,4 +717,17 @@ fn every_command_of_the_page_on_load_works() {
             String::from_utf8_lossy(&output.stderr)
         );
     }
+}
+
+#[test]
+fn a_load_of_which_nothing_was_served_fails() {
+    let home = Home::new();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let target = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+
+    let ran = home.run(&["load", "--target", &target, "--key", "x", "--duration", "1"]);
+
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.err.contains("no turn was served"), "{ran:?}");
 }

@@ -282,6 +282,26 @@ async fn the_first_start_without_configuration_makes_one_tenant_and_prints_its_k
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_shows_how_to_send_a_prompt_and_that_there_is_no_workspace() {
+    let home = Home::new();
+    let bare = Served::start(&home, &[]);
+    bare.wait_for_log("try it: curl http://127.0.0.1:");
+    let bare = bare.stop();
+    let with = Served::start(&home, &["--workspace", "src"]);
+    with.wait_for_log("try it: curl");
+    let with = with.stop();
+
+    let lacks = "tenant default has no workspace, so its model has no tools for files; `--workspace DIR` gives it one";
+    assert!(bare.err.contains(lacks), "{}", bare.err);
+    assert!(!with.err.contains("no workspace"), "{}", with.err);
+    assert!(
+        bare.err.contains("authorization: Bearer $KEY"),
+        "a log holds no key: {}",
+        bare.err
+    );
+}
+
 /// A start that failed would else keep a key that it never showed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_start_that_fails_leaves_the_key_to_the_next() {

@@ -566,3 +566,25 @@ async fn what_a_session_kept_beside_its_journal_goes_with_it() {
         );
     }
 }
+
+#[test]
+fn an_import_with_a_block_that_no_provider_knows_is_refused_with_its_place() {
+    let home = Home::new();
+    let import = |content: serde_json::Value| {
+        let history = json!([
+            { "role": "user", "content": "hi" },
+            { "role": "assistant", "content": "yes?" },
+            { "role": "user", "content": [{ "type": "text", "text": "look" }, content] },
+        ]);
+        let ran = home.run_with_input(&["sessions", "import", "-"], &history.to_string());
+        assert_eq!(ran.code, Some(1), "{ran:?}");
+        ran.error().to_owned()
+    };
+
+    assert_eq!(
+        import(json!({ "type": "img" })),
+        "error: message 2: /2/content/1: a block of type img is broken: a prompt has blocks of type `text`, `image` and `document`"
+    );
+    let call = json!({ "type": "tool_use", "id": "t", "name": "bash", "input": {} });
+    assert!(import(call).contains("tool_use does not belong into a User message"));
+}

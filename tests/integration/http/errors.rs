@@ -61,22 +61,92 @@ async fn a_refusal_without_a_key_says_what_to_send_and_has_each_header_once() {
 async fn an_unknown_block_is_refused_before_it_is_stored() {
     let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
 
-    let refused = server
-        .post(
-            "/v1/conversations/c/messages",
-            json!({ "content": [{ "type": "img" }] }),
-        )
-        .await;
+    for block in [
+        json!({ "type": "img" }),
+        json!({ "type": "tool_use", "id": "t", "name": "bash", "input": {} }),
+        json!({ "type": "thinking", "thinking": "so", "signature": "s" }),
+    ] {
+        let refused = server
+            .post(
+                "/v1/conversations/c/messages",
+                json!({ "content": [block] }),
+            )
+            .await;
 
-    assert_eq!(refused.status(), 422);
-    let problem = body(refused).await;
-    assert_eq!(problem["pointer"], "/content");
-    assert!(
-        problem["detail"].as_str().unwrap().contains("img"),
-        "{problem}"
-    );
+        assert_eq!(refused.status(), 422);
+        let problem = body(refused).await;
+        assert_eq!(problem["pointer"], "/content");
+        assert_eq!(
+            problem["detail"],
+            format!(
+                "a block of type {} is broken: a prompt has blocks of type `text`, `image` and `document`",
+                block["type"].as_str().unwrap()
+            )
+        );
+    }
     let nothing = server.get("/v1/conversations/c").await;
     assert_eq!(nothing.status(), 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_value_is_refused_in_the_words_of_json() {
+    let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
+    let say = async |text: &'static str| {
+        let request = server
+            .client
+            .post(server.url("/v1/conversations/c/messages"));
+        let request = request
+            .bearer_auth(ACME)
+            .header("content-type", "application/json")
+            .body(text);
+        let problem = body(soon(request.send()).await.unwrap()).await;
+        (problem["pointer"].clone(), problem["detail"].clone())
+    };
+
+    assert_eq!(
+        say("").await,
+        (json!(null), json!("the body is empty; send a JSON object"))
+    );
+    assert_eq!(
+        say("{").await,
+        (
+            json!(null),
+            json!("the JSON of the body ends too early, at line 1, column 1")
+        )
+    );
+    assert_eq!(
+        say(r#"{"content":"a","wait_ms":"b"}"#).await,
+        (
+            json!("/wait_ms"),
+            json!(r#"send a whole number of 0 or more, not the string "b""#)
+        )
+    );
+    let listed = body(server.get("/v1/conversations?limit=abc").await).await;
+    assert_eq!(
+        listed["detail"],
+        "limit: must be a whole number of 0 or more"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_without_skills_has_an_empty_list_of_them() {
+    let server = Server::start(ScriptedModel::always(Reply::text("ok"))).await;
+    let say = json!({ "content": "hi" });
+    assert_eq!(
+        server
+            .post("/v1/conversations/c/messages", say)
+            .await
+            .status(),
+        200
+    );
+
+    let listed = server.get("/v1/conversations/c/skills").await;
+    assert_eq!(listed.status(), 200);
+    assert_eq!(body(listed).await, json!({ "skills": [] }));
+    let activated = server
+        .post("/v1/conversations/c/skills/none", json!({}))
+        .await;
+    assert_eq!(activated.status(), 422);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -345,6 +345,13 @@ async fn conversations_are_made_listed_copied_emptied_and_erased() {
         (fork.status(), fork.headers()["location"].to_str().unwrap()),
         (StatusCode::CREATED, "/v1/conversations/copy")
     );
+    let of = async |id: &str| body(server.get(&format!("/v1/conversations/{id}")).await).await;
+    let (original, copy) = (of("a").await, of("copy").await);
+    assert_eq!(
+        (&copy["rounds"], &copy["messages"]),
+        (&json!(2), &original["messages"]),
+        "a fork counts the rounds of its history"
+    );
     assert_eq!(
         server
             .post(

@@ -21,6 +21,9 @@ use crate::{
 /// Entries per read.
 const PAGE: usize = 1000;
 
+/// Entries per read where the first prompt is looked for, which is among the first entries.
+const FIRST_PAGE: usize = 8;
+
 /// The result of attaching to a task.
 pub(super) enum Found {
     /// The round has ended, or the task cannot be attached.
@@ -30,16 +33,44 @@ pub(super) enum Found {
     Missing { cut: Option<RoundId> },
 }
 
-/// Whether a conversation exists for another task than this one.
+/// Whether a conversation exists for another task than this one. An unreadable journal is the
+/// failure of its task, not another task.
 ///
 /// # Errors
-/// As [`task_state`].
+/// [`LoadFailure::Store`] for a failing store.
 pub(super) async fn is_another(
     sessions: &dyn SessionBackend,
-    child: &Scope,
-    task: &Message,
+    child: Scope,
+    task: Message,
 ) -> Result<bool, LoadFailure> {
-    Ok(task_state(sessions, child, task, false).await? == TaskState::Another)
+    let mut after = Seq(0);
+    loop {
+        let page = match sessions.entries(&child, after, FIRST_PAGE).await {
+            Ok(page) => page,
+            Err(error) => match LoadFailure::from(error) {
+                LoadFailure::Unreadable(_) => return Ok(false),
+                failure => return Err(failure),
+            },
+        };
+        let Some(last) = page.last().map(|entry| entry.seq) else {
+            return Ok(false);
+        };
+        for stored in &page {
+            let Ok(entry) = Entry::decode(stored) else {
+                return Ok(false);
+            };
+            // The prompts of later attempts have the same digest.
+            if let EntryBody::PromptAccepted {
+                client_key: Some(key),
+                ..
+            } = &entry.body
+                && key.key.starts_with(CHILD_KEY)
+            {
+                return Ok(key.digest != digest(task.wire()));
+            }
+        }
+        after = last;
+    }
 }
 
 /// Finds the status of a task whose conversation exists, and waits for its round if the task was

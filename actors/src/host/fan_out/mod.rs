@@ -18,7 +18,7 @@ mod stored;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use futures_util::{StreamExt, stream};
+use futures_util::{StreamExt, future::join_all, stream};
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +45,9 @@ use round_end_listener::RoundEndListener;
 
 /// Conversations that [`TenantHandle::delete_fan_out`] deletes concurrently.
 const DELETIONS_MAX: usize = 64;
+
+/// Stored tasks that are read at once to compare them with the tasks of now.
+const COMPARED_MAX: usize = 16;
 
 /// A fan-out: tasks for subagents, one task each, and how to run them.
 ///
@@ -253,7 +256,7 @@ impl TenantHandle {
     /// # Errors
     /// [`SendError::InvalidId`] for a name that cannot be part of an id, [`SendError::FanOutRuns`]
     /// while a fan-out of that name runs on this host, [`SendError::FanOutDiffers`] if an earlier one
-    /// of that name had another first task, `Overloaded` when the tenant's stored bytes are used up,
+    /// of that name had another task in the place of one of these, `Overloaded` when the tenant's stored bytes are used up,
     /// [`SendError::NoPrice`] for a budget in money
     /// when the model has no price, and the errors of a failing store. The failure of a single task
     /// is in its result.
@@ -352,15 +355,7 @@ impl TenantHandle {
         } else {
             BTreeSet::new()
         };
-        let first = root
-            .conversation
-            .child_in(&root.conversation.children(), Seq(0), 0);
-        let first = Scope::new(root.tenant.clone(), first);
-        if let Some(task) = tasks.first().filter(|_| known.contains(&first))
-            && attach::is_another(&*host.ports.sessions, &first, &Message::user(task.as_str()))
-                .await
-                .map_err(ConversationError::from)?
-        {
+        if host.has_other_tasks(&root, &known, &tasks).await? {
             return Err(SendError::FanOutDiffers { name });
         }
         let (results, taken) = mpsc::channel(tasks.len().max(1));
@@ -430,6 +425,36 @@ impl TenantHandle {
         drop(deletions);
         host.clone().delete(root).await?; // Artifacts are stored under the root's id.
         Ok(count)
+    }
+}
+
+impl HostInner {
+    /// Whether a stored task of the fan-out differs from the one that has its place now.
+    async fn has_other_tasks(
+        &self,
+        root: &Scope,
+        known: &BTreeSet<Scope>,
+        tasks: &[String],
+    ) -> Result<bool, SendError> {
+        let ids = root.conversation.children();
+        let mut compared = Vec::new();
+        let mut places = (0u32..).zip(tasks).peekable();
+        while let Some((index, task)) = places.next() {
+            let child = root.conversation.child_in(&ids, Seq(0), index);
+            let child = Scope::new(root.tenant.clone(), child);
+            if known.contains(&child) {
+                let task = Message::user(task.as_str());
+                compared.push(attach::is_another(&*self.ports.sessions, child, task));
+            }
+            if compared.len() >= COMPARED_MAX || places.peek().is_none() {
+                for is_another in join_all(compared.drain(..)).await {
+                    if is_another.map_err(ConversationError::from)? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -75,6 +75,33 @@ async fn a_name_with_other_tasks_is_one_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_name_whose_later_task_differs_is_one_error_before_any_task_begins() {
+    let model = echo();
+    let host = host(&model).await;
+    let tasks = |changed: &'static str| {
+        let tasks = (0..40).map(move |n| match n {
+            31 => changed.to_owned(),
+            n => format!("task {n}"),
+        });
+        FanOut::over(tasks).name("n-4")
+    };
+    fan_out(&host, tasks("as it was")).await.finish().await;
+
+    let refused = host
+        .tenant("acme")
+        .fan_out(tasks("changed"))
+        .await
+        .map(drop);
+    let again = fan_out(&host, tasks("as it was")).await.finish().await;
+
+    assert_eq!(
+        refused,
+        Err(SendError::FanOutDiffers { name: "n-4".into() })
+    );
+    assert_eq!((again.done(), model.counts().started), (40, 40));
+}
+
+#[tokio::test(start_paused = true)]
 async fn stored_fan_outs_are_listed_by_name_with_their_tasks_and_cost_after_a_restart() {
     let store = store();
     let usage = Usage {

@@ -10,7 +10,7 @@ use super::{
     plan::lines_with_most_terms,
     question::{Part, Question, Wants},
     rank::{Ranked, has_word, is_prose, is_test, value_on},
-    round::Round,
+    round::{Round, Seen},
     sites::{Site, within},
 };
 
@@ -47,29 +47,39 @@ pub(super) fn found(question: &Question, round: &Round) -> String {
     if text.is_empty() {
         nothing(question, round)
     } else {
+        absent(&mut text, question, round);
         format!("{WHO}\n\n{}", text.trim_end())
+    }
+}
+
+/// Names the files of the question that could not be searched or read.
+fn absent(text: &mut String, question: &Question, round: &Round) {
+    for path in &question.paths {
+        let failed = round
+            .batches
+            .iter()
+            .flatten()
+            .find(|seen| seen.is_error && seen.argument("path") == Some(path));
+        if let Some(seen) = failed {
+            let _ = writeln!(text, "`{path}` could not be read: {}\n", seen.reason());
+        }
     }
 }
 
 /// Writes where the subject of a part is. Returns the places that later parts refer to.
 fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> Option<Vec<Site>> {
-    let ranked = known.ranked(part);
-    let named_file = |site: &Site| {
-        question.paths.is_empty()
-            || question
-                .paths
-                .iter()
-                .any(|path| site.path.contains(path.as_str()))
+    let mut ranked = match in_named_files(part, question, known) {
+        Ok(ranked) => ranked,
+        Err(elsewhere) => {
+            if lines_only(text, part, &question.paths, known).is_some() {
+                return Some(Vec::new());
+            }
+            if elsewhere.is_empty() {
+                return lines_only(text, part, &[], known).map(|()| Vec::new());
+            }
+            elsewhere
+        }
     };
-    let prose = !question.paths.is_empty() && question.paths.iter().all(|path| is_prose(path));
-    let mut ranked: Vec<Ranked> = if prose {
-        Vec::new()
-    } else {
-        ranked.into_iter().filter(|r| named_file(&r.site)).collect()
-    };
-    if ranked.is_empty() {
-        return lines_only(text, part, question, known).then(Vec::new);
-    }
     // Quote one definition per name and place; fields and literals of the best one are in its
     // quotation.
     let mut seen = BTreeSet::new();
@@ -118,6 +128,34 @@ fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> 
         text.push('\n');
     }
     Some(full.into_iter().map(|ranked| ranked.site).collect())
+}
+
+/// Returns the definitions that answer a part, best first; `Err` if none of them is in a file that
+/// the question names.
+fn in_named_files(
+    part: &Part,
+    question: &Question,
+    known: &Known,
+) -> Result<Vec<Ranked>, Vec<Ranked>> {
+    let ranked = known.ranked(part);
+    let paths = &question.paths;
+    let named = |site: &Site| paths.iter().any(|path| site.path.contains(path.as_str()));
+    if !paths.is_empty() && paths.iter().all(|path| is_prose(path)) {
+        return Err(ranked);
+    }
+    if paths.is_empty() {
+        return if ranked.is_empty() {
+            Err(ranked)
+        } else {
+            Ok(ranked)
+        };
+    }
+    let (inside, outside): (Vec<_>, Vec<_>) = ranked.into_iter().partition(|r| named(&r.site));
+    if inside.is_empty() {
+        Err(outside)
+    } else {
+        Ok(inside)
+    }
 }
 
 /// Writes the values found at the places, or at the best place that has one.
@@ -242,19 +280,18 @@ fn property(text: &mut String, part: &Part, first: &Part, sites: &[Site], known:
 }
 
 /// No definition fits: quotes the lines that contain most of the words.
-fn lines_only(text: &mut String, part: &Part, question: &Question, known: &Known) -> bool {
+fn lines_only(text: &mut String, part: &Part, paths: &[String], known: &Known) -> Option<()> {
     let mut lines = lines_with_most_terms(part, known);
-    if !question.paths.is_empty() {
+    if !paths.is_empty() {
         let inside = |path: &str| {
-            question
-                .paths
+            paths
                 .iter()
                 .any(|asked| path == asked || path.starts_with(&format!("{asked}/")))
         };
         lines.retain(|(path, _)| inside(path));
     }
     if lines.is_empty() {
-        return false;
+        return None;
     }
     let _ = writeln!(
         text,
@@ -268,7 +305,7 @@ fn lines_only(text: &mut String, part: &Part, question: &Question, known: &Known
             within(&known.lines, &path, line.saturating_sub(2), line + 4),
         );
     }
-    true
+    Some(())
 }
 
 /// Writes where a name is used.
@@ -340,13 +377,14 @@ fn nothing(question: &Question, round: &Round) -> String {
         .iter()
         .flatten()
         .filter(|seen| seen.is_error)
-        .map(|seen| seen.text.lines().next().unwrap_or_default())
+        .map(Seen::reason)
         .collect();
     if let Some(first) = failed.first() {
         let _ = write!(
             text,
-            "\n{} tool calls failed; the first said: {first}",
-            failed.len()
+            "\n{} tool call{} failed; the first said: {first}",
+            failed.len(),
+            if failed.len() == 1 { "" } else { "s" }
         );
     }
     let top = round.batches.iter().flatten().find(|seen| {

@@ -8,6 +8,7 @@
 //! question → plan (what to search) → the tools' answers as lines → sites (definitions) → rank →
 //! answer.
 
+mod diff;
 mod question;
 mod words;
 mod round;
@@ -128,7 +129,7 @@ fn answered(round: &Round, request: &ModelRequest) -> Step {
         Intent::ListDefinitions { of, count } => {
             survey::definitions(of, *count, &question, round, offered)
         }
-        Intent::AboutFile { path } => survey::about(path, round, offered),
+        Intent::AboutFile { path } => survey::about(path, &question, round, offered),
         Intent::Find => {
             let calls: Vec<Call> = plan::next(&question, round, offered);
             if calls.is_empty() {

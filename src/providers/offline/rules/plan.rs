@@ -199,6 +199,7 @@ fn first(question: &Question) -> Vec<Call> {
         let any = terms
             .iter()
             .map(|term| term.pattern())
+            .chain(names.iter().map(|name| escape(name)))
             .collect::<Vec<_>>()
             .join("|");
         if !any.is_empty() {

@@ -3,6 +3,7 @@
 
 use super::{
     definition::Kind,
+    diff,
     words::{Term, is_stop, tokens},
 };
 
@@ -90,7 +91,13 @@ const FILE_ENDINGS: &str = "rs py js ts tsx jsx go java c h cc cpp hpp md toml j
 impl Question {
     /// Parses a prompt.
     pub(super) fn read(prompt: &str) -> Self {
-        let paths = paths(prompt);
+        let (prompt, diff) = diff::apart(prompt);
+        let mut paths = paths(prompt);
+        for path in diff::files(diff) {
+            if !paths.contains(&path) {
+                paths.push(path);
+            }
+        }
         let mut parts: Vec<Part> = Vec::new();
         for text in split(prompt) {
             let part = Part::read(text, &paths, parts.is_empty());
@@ -518,7 +525,14 @@ fn intent(prompt: &str, parts: &[Part], paths: &[String]) -> Intent {
             !term.is_faint()
                 && ![
                     "summarize",
+                    "summarise",
                     "summary",
+                    "review",
+                    "change",
+                    "changes",
+                    "diff",
+                    "commit",
+                    "patch",
                     "describe",
                     "read",
                     "overview",
@@ -644,6 +658,12 @@ mod tests {
             ),
             (
                 "Summarize the README",
+                Intent::AboutFile {
+                    path: "README.md".into(),
+                },
+            ),
+            (
+                "Summarise README.md",
                 Intent::AboutFile {
                     path: "README.md".into(),
                 },

@@ -22,6 +22,15 @@ impl Seen {
     pub(super) fn argument(&self, name: &str) -> Option<&str> {
         self.input.get(name).and_then(Value::as_str)
     }
+
+    /// Why a failed call failed: the message of the host's error layout, else the first line.
+    pub(super) fn reason(&self) -> &str {
+        let mut lines = self.text.trim().lines();
+        let first = lines.next().unwrap_or_default();
+        lines
+            .find_map(|line| line.strip_prefix("Error Message: "))
+            .unwrap_or(first)
+    }
 }
 
 /// The round so far.

@@ -8,7 +8,7 @@ use super::{
     answer::{WHO, quoted},
     definition::Kind,
     known::Known,
-    lines::{left_out, listed},
+    lines::{FileLines, left_out, listed},
     plan::{Call, fresh, outline, read, top},
     question::Question,
     rank::is_prose,
@@ -54,7 +54,7 @@ pub(super) fn files(glob: Option<&str>, count: bool, round: &Round, offered: Off
         ));
     };
     if seen.is_error {
-        return Ok(format!("{WHO}\n\nListing failed: {}", seen.text.trim()));
+        return Ok(format!("{WHO}\n\nListing failed: {}", seen.reason()));
     }
     let paths: Vec<&str> = listed(&seen.text)
         .filter(|path| glob.is_none() || !path.ends_with('/'))
@@ -155,7 +155,7 @@ pub(super) fn definitions(
             .iter()
             .flatten()
             .find(|seen| seen.is_error)
-            .map(|seen| format!(" ({})", seen.text.trim()));
+            .map(|seen| format!(" ({})", seen.reason()));
         return Ok(format!(
             "{WHO}\n\nNo {word} was found in `{of}`{}.",
             failed.unwrap_or_default()
@@ -195,7 +195,7 @@ fn holders(of: &str, known: &Known) -> Vec<String> {
 }
 
 /// Describes a file by its first lines and its definitions.
-pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
+pub(super) fn about(path: &str, question: &Question, round: &Round, offered: Offered) -> Step {
     let calls = match round.batches.len() {
         0 => vec![read(path, 1, LEAD_LINES), outline(path)],
         1 if round.batches.iter().flatten().all(|seen| seen.is_error) => {
@@ -221,8 +221,8 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
             .iter()
             .flatten()
             .find(|seen| seen.is_error)
-            .map(|seen| seen.text.trim().to_owned())
-            .unwrap_or_default();
+            .map(|seen| format!(": {}", seen.reason()))
+            .unwrap_or_else(|| ".".to_owned());
         let near: Vec<String> = round
             .batches
             .iter()
@@ -236,17 +236,20 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
         } else {
             format!("\n\nThere are:\n{}", near.join("\n"))
         };
-        return Ok(format!("{WHO}\n\n`{path}` could not be read. {said}{near}"));
+        return Ok(format!("{WHO}\n\n`{path}` could not be read{said}{near}"));
     };
-    let mut text = format!("{WHO}\n\n`{path}:1` begins so:\n\n");
-    let lead = if is_prose(path) { 30 } else { 20 };
-    quoted(
-        &mut text,
-        file.iter()
-            .take(lead)
-            .take_while(|(line, _)| **line <= LEAD_LINES)
-            .map(|(line, shown)| (*line, shown.text.as_str())),
-    );
+    let mut text = format!("{WHO}\n\n");
+    if !(is_prose(path) && introduced(&mut text, path, file)) {
+        let _ = write!(text, "`{path}:1` begins so:\n\n");
+        let lead = if is_prose(path) { 30 } else { 20 };
+        quoted(
+            &mut text,
+            file.iter()
+                .take(lead)
+                .take_while(|(line, _)| **line <= LEAD_LINES)
+                .map(|(line, shown)| (*line, shown.text.as_str())),
+        );
+    }
     let sites: Vec<&Site> = known
         .sites
         .iter()
@@ -264,5 +267,60 @@ pub(super) fn about(path: &str, round: &Round, offered: Offered) -> Step {
             );
         }
     }
+    let others: Vec<String> = question
+        .paths
+        .iter()
+        .filter(|other| *other != path)
+        .map(|other| format!("`{other}`"))
+        .collect();
+    if !others.is_empty() {
+        let _ = write!(text, "\nThe prompt also names {}.", others.join(", "));
+    }
     Ok(text.trim_end().to_owned())
+}
+
+/// Writes the first heading of a text with its first paragraph, and the headings after it. Returns
+/// whether the text has both.
+fn introduced(text: &mut String, path: &str, file: &FileLines) -> bool {
+    let lines: Vec<(u32, &str)> = file
+        .iter()
+        .take_while(|(line, _)| **line <= LEAD_LINES)
+        .map(|(line, shown)| (*line, shown.text.as_str()))
+        .collect();
+    let is_heading = |line: &str| line.trim_start_matches('#').starts_with(' ');
+    let is_heading = |line: &str| line.starts_with('#') && is_heading(line);
+    let Some(heading) = lines.iter().position(|(_, line)| is_heading(line)) else {
+        return false;
+    };
+    // Badges and HTML before the first sentence say nothing about the subject.
+    let is_sentence =
+        |line: &str| line.starts_with(|c: char| c.is_alphanumeric() || "*_`".contains(c));
+    let after = lines.get(heading + 1..).unwrap_or_default();
+    let Some(from) = after.iter().position(|(_, line)| is_sentence(line)) else {
+        return false;
+    };
+    let after = after.get(from..).unwrap_or_default();
+    let to = after
+        .iter()
+        .position(|(_, line)| line.trim().is_empty())
+        .unwrap_or(after.len());
+    let (paragraph, rest) = after.split_at_checked(to).unwrap_or((after, &[]));
+    let first = lines.get(heading).copied().unwrap_or_default();
+    let _ = write!(text, "`{path}:{}` is headed and begins so:\n\n", first.0);
+    quoted(
+        text,
+        std::iter::once(first).chain(paragraph.iter().copied()),
+    );
+    let headings: Vec<_> = rest.iter().filter(|(_, line)| is_heading(line)).collect();
+    if !headings.is_empty() {
+        text.push_str("Its next headings:\n");
+    }
+    for (line, shown) in headings {
+        let _ = writeln!(
+            text,
+            "- `{path}:{line}` {}",
+            shown.trim_start_matches('#').trim()
+        );
+    }
+    true
 }

@@ -5,7 +5,7 @@ const STOP: &str = "a about above also am an and any anywhere are as at be been 
 cannot case code codebase come could did do does doing done during else ever exactly explain file files find for gets \
 get give given gives go goes handle handled handles happen happens happening has have having here how i if implementation in inside \
 is it its itself just kind know let line lines live lives located locate look me my name named names of on one only onto or our out \
-part place please point program project quote repo repository show single so some something source stand such take takes tell than that \
+part place please point program project quote repo repository see show single so some something source stand such take takes tell than that \
 the their them then there these they thing this those through thus to too up us use used uses using value values very want was we \
 were what when where whether which while who whose why will work works would you your";
 

@@ -204,6 +204,21 @@ async fn the_configuration_file_wins_for_the_tenants_that_it_names() {
             .contains("did you mean `turns_max`?"),
         "{wrong:?}"
     );
+    for (settings, pointer) in [
+        (json!({"provider": "nope"}), "/provider"),
+        (json!({"workspace": "/no/such/folder"}), "/workspace"),
+        (json!({"tools": ["bash"]}), "/tools"),
+    ] {
+        let path = "/v1/admin/tenants/beta";
+        let refused = served
+            .ask(Method::PUT, path, &admin.key, Some(settings))
+            .await;
+        assert_eq!(
+            (refused.status, &refused.body["pointer"]),
+            (StatusCode::UNPROCESSABLE_ENTITY, &json!(pointer)),
+            "{refused:?}"
+        );
+    }
     assert_eq!(
         (stolen.status, stolen.body["pointer"].clone()),
         (StatusCode::UNPROCESSABLE_ENTITY, json!("/key_sha256"))
