@@ -144,6 +144,8 @@ pub(super) struct Driver {
     room_at: Option<Instant>,
     /// Why no further task begins; `None` while tasks may begin.
     stopped: Option<Failure>,
+    /// Dropped last, since activations of the children look up their configuration through it.
+    joined: Joined,
 }
 
 impl Driver {
@@ -155,6 +157,7 @@ impl Driver {
         (ends, reports): (Arc<RoundEndListener>, mpsc::Receiver<FanOutEvent>),
         results: mpsc::Sender<Arc<TaskEnd>>,
         journals: Journals,
+        joined: Joined,
     ) -> Self {
         Self {
             children: limits.root.conversation.children(),
@@ -179,12 +182,12 @@ impl Driver {
             resting: VecDeque::new(),
             room_at: None,
             stopped: None,
+            joined,
         }
     }
 
-    /// Runs until all tasks have ended or the host stops. `_joined` is dropped last, since
-    /// activations of the children look up their configuration through it.
-    pub(super) async fn run(mut self, _joined: Joined) {
+    /// Runs until all tasks have ended or the host stops.
+    pub(super) async fn run(mut self) {
         // Each pass starts what fits and then waits for one event. The `select!` is biased: a stop
         // of the host comes first, then the ends of rounds, so that a task that has ended is never
         // reported as cancelled or late.
@@ -570,6 +573,7 @@ impl Driver {
     }
 
     fn send_result(&self, end: TaskEnd) {
+        self.joined.ends_a_task();
         let _ = self.results.try_send(Arc::new(end)); // One slot per task; the reader may be gone.
     }
 

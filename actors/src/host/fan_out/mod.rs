@@ -340,10 +340,10 @@ impl TenantHandle {
             ports,
             family: family.clone(),
         };
-        let joined: Joined = host
-            .directory
-            .fan_outs()
-            .join(&root, context)
+        let fan_outs = host.directory.fan_outs();
+        fan_outs.rested(&root).await;
+        let joined: Joined = fan_outs
+            .join(&root, tasks.len(), context)
             .ok_or_else(|| SendError::FanOutRuns { name: name.clone() })?;
         if let Some(family) = &family {
             // What an earlier process spent on this fan-out counts.
@@ -383,8 +383,9 @@ impl TenantHandle {
                 retry_failed,
                 ephemeral,
             },
+            joined,
         );
-        drop(host.directory.runtime().spawn(driver.run(joined)));
+        drop(host.directory.runtime().spawn(driver.run()));
         Ok(FanOutRun {
             _host: host.clone(),
             name,
@@ -410,6 +411,7 @@ impl TenantHandle {
         let host = &self.host;
         let id = self.id.clone()?;
         let root = Scope::new(id, root(name)?);
+        host.directory.fan_outs().rested(&root).await;
         if host.directory.fan_outs().has(&root) {
             return Err(SendError::FanOutRuns {
                 name: name.to_owned(),

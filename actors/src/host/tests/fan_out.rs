@@ -803,6 +803,25 @@ async fn what_a_task_keeps_belongs_to_its_fan_out_and_goes_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn whoever_has_read_the_last_result_may_delete_the_fan_out_or_start_it_again() {
+    let model = Arc::new(ScriptedModel::always(Reply::text("ok")));
+    let host = host(&model).await;
+    let acme = host.tenant("acme");
+    let read = async || {
+        let mut run = fan_out(&host, FanOut::over(["a", "b"]).name("n")).await;
+        for _ in 0..2 {
+            assert!(run.next().await.is_some());
+        }
+        run // Its conversations need not be asleep.
+    };
+
+    let _first = read().await;
+    let _again = read().await;
+
+    assert_eq!(acme.delete_fan_out("n").await, Ok(2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_name_is_used_by_one_at_a_time_and_is_no_conversation() {
     let model = Arc::new(ScriptedModel::answering(|_, _| {
         Reply::text("ok").after(Duration::from_secs(1))
