@@ -74,8 +74,17 @@ fn place(text: &mut String, part: &Part, question: &Question, known: &Known) -> 
             if lines_only(text, part, &question.paths, known).is_some() {
                 return Some(Vec::new());
             }
+            let mut lines = String::new();
             if elsewhere.is_empty() {
-                return lines_only(text, part, &[], known).map(|()| Vec::new());
+                lines_only(&mut lines, part, &[], known)?;
+            }
+            if !question.paths.is_empty() {
+                let named = question.paths.join("`, `");
+                let _ = writeln!(text, "Nothing in `{named}` fits; other files have this.\n");
+            }
+            if elsewhere.is_empty() {
+                text.push_str(&lines);
+                return Some(Vec::new());
             }
             elsewhere
         }
