@@ -9,8 +9,10 @@ use super::{families, subagents::*, *};
 use crate::{
     chat::Usage,
     conversation::round::rules::ApprovalMode,
-    host::{FanOut, FanOutRun, FanOutSummary, SendError, TenantConfig},
-    ids::Scope,
+    host::{
+        FanOut, FanOutRun, FanOutSummary, SendError, TenantConfig, fan_out_context::FanOutContexts,
+    },
+    ids::{ConversationId, Scope},
     limits::Limits,
     policy::Budget,
     ports::{ListQuery, ProviderError},
@@ -800,6 +802,30 @@ async fn what_a_task_keeps_belongs_to_its_fan_out_and_goes_with_it() {
             assert_eq!((children(&host).await.len(), host.awake()), (0, 0));
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fan_out_whose_tasks_have_ended_is_waited_for_until_its_conversations_sleep() {
+    let model = Arc::new(ScriptedModel::always(Reply::stall()));
+    let host = host(&model).await;
+    let _run = fan_out(&host, FanOut::over(["a"]).name("n")).await;
+    model.until(|counts| counts.started == 1).await;
+    let running = host.0.directory.fan_outs();
+    let of_acme = |conversation| Scope::new("acme".parse().unwrap(), conversation);
+    let (child, _) = children(&host).await.remove(0);
+    let context = running.get(&of_acme(child)).unwrap();
+    let root = of_acme(ConversationId::new("fanout:n").unwrap());
+    let registered = Arc::new(FanOutContexts::default());
+    let joined = registered.join(&root, 1, (*context).clone()).unwrap();
+
+    registered.rested(&root).await; // Its task runs.
+    joined.ends_a_task();
+    let mut rested = std::pin::pin!(registered.rested(&root));
+    let waits = tokio::time::timeout(Duration::from_secs(60), &mut rested).await;
+    drop(joined);
+
+    assert!(waits.is_err());
+    rested.await;
 }
 
 #[tokio::test(start_paused = true)]
