@@ -36,6 +36,8 @@ struct Writer {
     in_head: bool,
     /// The open links: whether each was written.
     links: Vec<bool>,
+    /// Level of the last heading, from 1; 0 before the first.
+    headings: usize,
 }
 
 impl Writer {
@@ -73,7 +75,7 @@ impl Writer {
     fn start(&mut self, tag: Tag<'_>) {
         match tag {
             Tag::Paragraph => self.tag("<p>"),
-            Tag::Heading { level, .. } => self.tag(heading(level).0),
+            Tag::Heading { level, .. } => self.heading(level),
             Tag::BlockQuote(_) => self.tag("<blockquote>"),
             Tag::CodeBlock(kind) => {
                 self.tag("<pre class=\"code\"");
@@ -123,7 +125,10 @@ impl Writer {
     fn end(&mut self, tag: TagEnd) {
         match tag {
             TagEnd::Paragraph => self.tag("</p>"),
-            TagEnd::Heading(level) => self.tag(heading(level).1),
+            TagEnd::Heading(_) => {
+                let at = self.headings.saturating_sub(1);
+                self.tag(HEADINGS.get(at).map_or("", |tags| tags.1));
+            }
             TagEnd::BlockQuote(_) => self.tag("</blockquote>"),
             TagEnd::CodeBlock => self.tag("</code></pre>"),
             TagEnd::List(false) => self.tag("</ul>"),
@@ -144,6 +149,13 @@ impl Writer {
         }
     }
 
+    /// Begins a heading: at most one level below the last one, so that no level is left out.
+    fn heading(&mut self, level: HeadingLevel) {
+        self.headings = (level as usize).min(self.headings + 1).min(HEADINGS.len());
+        let at = self.headings - 1;
+        self.tag(HEADINGS.get(at).map_or("", |tags| tags.0));
+    }
+
     /// Begins a link. Only addresses of the web become one, and none inside of another.
     fn link(&mut self, address: &str) {
         let is_web = ["https://", "http://", "mailto:"].iter().any(|scheme| {
@@ -161,14 +173,14 @@ impl Writer {
 }
 
 /// Headings of a text stand below those of the page.
-fn heading(level: HeadingLevel) -> (&'static str, &'static str) {
-    match level {
-        HeadingLevel::H1 => ("<h3>", "</h3>"),
-        HeadingLevel::H2 => ("<h4>", "</h4>"),
-        HeadingLevel::H3 => ("<h5>", "</h5>"),
-        HeadingLevel::H4 | HeadingLevel::H5 | HeadingLevel::H6 => ("<h6>", "</h6>"),
-    }
-}
+/// The tags of headings, from below that of the page.
+const HEADINGS: [(&str, &str); 5] = [
+    ("<h2>", "</h2>"),
+    ("<h3>", "</h3>"),
+    ("<h4>", "</h4>"),
+    ("<h5>", "</h5>"),
+    ("<h6>", "</h6>"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -219,6 +231,14 @@ mod tests {
                 .matches("<a ")
                 .count()
                 == 1
+        );
+    }
+
+    #[test]
+    fn headings_leave_out_no_level() {
+        assert_eq!(
+            shown("### a\n# b\n###### c"),
+            "<h2>a</h2><h2>b</h2><h3>c</h3>"
         );
     }
 

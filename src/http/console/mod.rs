@@ -40,6 +40,7 @@ mod flame;
 mod form;
 mod host;
 mod html;
+mod imported;
 mod item;
 mod items;
 mod list;
