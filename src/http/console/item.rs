@@ -137,7 +137,7 @@ pub(super) fn item(shown: &Shown<'_>, item: &Item) -> Markup {
                 }
                 Kind::Imported { messages } => {
                     (head(shown, item, "Imported history", html! {
-                        span.dim.small { (messages.len()) " messages" }
+                        span.dim.small { (number(messages.len() as u64)) " messages" }
                     }))
                     (imported(shown, item, messages, &left))
                     @if messages.len() > IMPORTED_MAX || left.is_used() {

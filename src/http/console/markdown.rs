@@ -4,7 +4,9 @@
 use std::fmt::Write as _;
 
 use maud::{Escaper, Markup};
-use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{
+    Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, TextMergeStream,
+};
 
 use super::html::{code, trusted};
 use crate::visible::visible;
@@ -18,7 +20,7 @@ pub(super) fn markdown(text: &str) -> Markup {
     let options =
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut out = Writer::default();
-    for event in Parser::new_ext(&text, options) {
+    for event in TextMergeStream::new(Parser::new_ext(&text, options)) {
         out.event(event);
         if out.html.len() > HTML_MAX {
             return code(&text);
@@ -34,6 +36,7 @@ struct Writer {
     columns: Vec<Alignment>,
     column: usize,
     in_head: bool,
+    in_code: bool,
     /// The open links: whether each was written.
     links: Vec<bool>,
     /// Level of the last heading, from 1; 0 before the first.
@@ -44,6 +47,23 @@ impl Writer {
     fn text(&mut self, text: &str) {
         // Writing to memory cannot fail.
         let _ = Escaper::new(&mut self.html).write_str(text);
+    }
+
+    /// Text in which addresses of the web are links.
+    fn linked(&mut self, text: &str) {
+        let mut rest = text;
+        while let Some((before, address, after)) = next_address(rest)
+            && !self.in_code
+            && self.links.is_empty()
+        {
+            self.text(before);
+            // A scheme alone leads nowhere.
+            self.link(address.strip_suffix("//").map_or(address, |_| ""));
+            self.text(address);
+            self.end(TagEnd::Link);
+            rest = after;
+        }
+        self.text(rest);
     }
 
     fn tag(&mut self, tag: &'static str) {
@@ -59,8 +79,8 @@ impl Writer {
                 self.text(&text);
                 self.tag("</code>");
             }
-            Event::Text(text)
-            | Event::Html(text)
+            Event::Text(text) => self.linked(&text),
+            Event::Html(text)
             | Event::InlineHtml(text)
             | Event::InlineMath(text)
             | Event::DisplayMath(text)
@@ -87,6 +107,7 @@ impl Writer {
                     self.tag("\"");
                 }
                 self.tag("><code>");
+                self.in_code = true;
             }
             Tag::List(None) => self.tag("<ul>"),
             Tag::List(Some(first)) => {
@@ -130,7 +151,10 @@ impl Writer {
                 self.tag(HEADINGS.get(at).map_or("", |tags| tags.1));
             }
             TagEnd::BlockQuote(_) => self.tag("</blockquote>"),
-            TagEnd::CodeBlock => self.tag("</code></pre>"),
+            TagEnd::CodeBlock => {
+                self.in_code = false;
+                self.tag("</code></pre>");
+            }
             TagEnd::List(false) => self.tag("</ul>"),
             TagEnd::List(true) => self.tag("</ol>"),
             TagEnd::Item => self.tag("</li>"),
@@ -173,6 +197,19 @@ impl Writer {
 }
 
 /// Headings of a text stand below those of the page.
+/// The first address of the web in a text, with what stands before and after it.
+fn next_address(text: &str) -> Option<(&str, &str, &str)> {
+    let schemes = ["https://", "http://"].into_iter();
+    let start = schemes.filter_map(|scheme| text.find(scheme)).min()?;
+    let (before, from) = text.split_at(start);
+    let is_end = |letter: char| letter.is_whitespace() || "<>\"'`\\|".contains(letter);
+    let address = from.get(..from.find(is_end).unwrap_or(from.len()))?;
+    let marks = |letter: char| ".,;:!?*_)]}".contains(letter);
+    let address = address.trim_end_matches(marks);
+    let after = from.get(address.len()..)?;
+    Some((before, address, after))
+}
+
 /// The tags of headings, from below that of the page.
 const HEADINGS: [(&str, &str); 5] = [
     ("<h2>", "</h2>"),
@@ -239,6 +276,27 @@ mod tests {
         assert_eq!(
             shown("### a\n# b\n###### c"),
             "<h2>a</h2><h2>b</h2><h3>c</h3>"
+        );
+    }
+
+    #[test]
+    fn an_address_in_a_text_is_a_link_and_in_code_it_is_not() {
+        let page = shown("see https://a.example/b_c_d?e=1, or `https://f.example`");
+        assert!(page.contains("see ") && page.contains(", or <code>https://f.example</code>"));
+        assert!(
+            page.contains("href=\"https://a.example/b_c_d?e=1\""),
+            "{page}"
+        );
+        assert_eq!(page.matches("<a ").count(), 1, "{page}");
+        assert_eq!(
+            shown("```\nhttps://a.example\n```").matches("<a ").count(),
+            0
+        );
+        assert_eq!(
+            shown("[https://a.example](https://b.example)")
+                .matches("<a ")
+                .count(),
+            1
         );
     }
 
