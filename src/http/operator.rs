@@ -165,6 +165,12 @@ pub trait Operator: Send + Sync + 'static {
         Box::pin(async { BTreeMap::new() })
     }
 
+    /// Reports the quotas in force of each tenant, in the form that [`Operator::put_quota`] takes.
+    /// Empty by default.
+    fn quotas(&self) -> BoxFuture<'_, BTreeMap<TenantId, Value>> {
+        Box::pin(async { BTreeMap::new() })
+    }
+
     /// Reports what became of the tenants' webhooks; a tenant without any is left out. Empty by
     /// default.
     fn webhooks(&self) -> BTreeMap<TenantId, WebhookShown> {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
 
-use super::{KeyHash, Keys, error::Problem, keys::new_key};
+use super::{KeyHash, Keys, MadeKey, error::Problem, keys::new_key};
 
 /// How long a session lasts, used or not.
 pub(super) const LASTS: Duration = Duration::from_secs(12 * 60 * 60);
@@ -59,6 +59,8 @@ pub(super) struct Session {
     /// Hash of the id in the cookie.
     id: KeyHash,
     opened: Instant,
+    /// A key that the operator made and has not seen yet, with its tenant.
+    unseen_key: Arc<Mutex<Option<(String, MadeKey)>>>,
 }
 
 impl Session {
@@ -69,6 +71,17 @@ impl Session {
                 Who::Tenant(tenant) => keys.opens(&self.key, tenant),
                 Who::Operator => keys.is_admin_hash(&self.key),
             }
+    }
+
+    /// Keeps a key of a tenant for the page that shows it.
+    pub(super) fn keep_key(&self, tenant: String, key: MadeKey) {
+        *self.unseen_key.lock() = Some((tenant, key));
+    }
+
+    /// Takes the key of a tenant that was kept; `None` once it was taken.
+    pub(super) fn take_key(&self, tenant: &str) -> Option<MadeKey> {
+        let mut unseen = self.unseen_key.lock();
+        unseen.take_if(|(of, _)| of == tenant).map(|(_, key)| key)
     }
 
     /// Whether a form was made for this session.
@@ -136,6 +149,7 @@ impl Sessions {
             key: KeyHash::from_key(key),
             id: KeyHash::from_key(&id),
             opened: now,
+            unseen_key: Arc::default(),
         };
         table.add(session.clone(), keys);
         Ok((id, session))

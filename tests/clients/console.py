@@ -100,6 +100,10 @@ class Browser:
 
         self.until(once, query)
 
+    def press(self, key):
+        strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        self.do("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": strokes}]})
+
     def run(self, script, *args):
         return self.do("POST", "/execute/sync", {"script": script, "args": list(args)})
 
@@ -155,13 +159,29 @@ const light = (c) => { const [r, g, b] = c.map((v) => (v /= 255) <= .03928 ? v /
 const below = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c) return c; } return [255, 255, 255]; };
 for (const e of document.querySelectorAll('main *, header *')) {
   const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-  if (!own || !e.getClientRects().length || e.closest('svg, .gone, .badge.run, [hidden], .hidden, option')) continue;
+  if (!own || !e.getClientRects().length || e.closest('svg, [hidden], .hidden, option')) continue;
   const style = getComputedStyle(e);
   const [a, b] = [light(rgb(style.color)), light(below(e))].sort((x, y) => y - x);
   if ((a + .05) / (b + .05) < 4.5) faults.push(`contrast ${((a + .05) / (b + .05)).toFixed(2)}: ` + e.outerHTML.slice(0, 120));
 }
 if (document.documentElement.scrollWidth > innerWidth + 1) faults.push(`wider than the window: ${document.documentElement.scrollWidth} > ${innerWidth}`);
 return faults;
+"""
+
+# What a call on which a person decides could hide: a value beside a long name, the end of a long command.
+HIDDEN = """
+const form = document.querySelector('form.question');
+const made = document.createElement('div');
+made.innerHTML = '<dl class="named"><dt></dt><dd>value</dd></dl><pre class="code whole"></pre>';
+made.querySelector('dt').textContent = 'name '.repeat(112).trim().replaceAll(' ', '_');
+made.querySelector('pre').textContent = 'line\\n'.repeat(80) + 'end';
+form.prepend(made);
+const [dd, pre] = [made.querySelector('dd').getBoundingClientRect(), made.querySelector('pre')];
+const hidden = [];
+if (dd.left < 0 || dd.right > innerWidth || dd.width < 100) hidden.push(`a value at ${dd.left} to ${dd.right}`);
+if (getComputedStyle(pre).overflowY !== 'visible' || pre.scrollHeight > pre.clientHeight + 1) hidden.push('the end of a command');
+made.remove();
+return hidden;
 """
 
 
@@ -202,6 +222,12 @@ def main():
         browser.click("section.new button.main")
         browser.wait("form.question")
         look("question")
+        for width in [1200, 400]:
+            browser.size(width, 900)
+            hidden = browser.run(HIDDEN)
+            assert not hidden, f"at {width}: {hidden}"
+        browser.size(1200, 900)
+        ok("a question hides no value and no end of a command, however long its names and lines are")
         browser.shows("left")
         before = len(browser.all(".item"))
         browser.run("window.stays = true")
@@ -289,6 +315,20 @@ def main():
         browser.type("body", "j")
         browser.type("body", "/")
         assert browser.run("return document.activeElement.id") == "prompt", "`/` leads to the box"
+        browser.go(f"{url}/console/c/first")
+        for _ in browser.all("#items .item"):
+            browser.press("j")
+            seen = browser.run("const e = document.activeElement, s = getComputedStyle(e); return [e.className, s.outlineStyle, s.outlineWidth]")
+            assert "item" in seen[0] and seen[1:] == ["solid", "2px"], f"the focus is not seen: {seen}"
+        post("third", "one")
+        browser.go(f"{url}/console/c/third")
+        browser.wait("form.question")
+        browser.run("window.old = document.querySelector('form.question .danger'); old.focus()")
+        post("third", "two")
+        browser.until(lambda: browser.run("return !old.isConnected"), "the question that was replaced")
+        assert browser.run("return document.activeElement.matches('form.question .danger')"), "a refresh takes the focus away"
+        ok("the focus is seen on every item, and a refresh leaves it where it is")
+
         browser.go(f"{url}/console")
         browser.run("document.querySelector('#theme').focus()")
         browser.run("document.activeElement.click()")
@@ -321,6 +361,11 @@ def main():
         look("host")
         browser.go(f"{url}/console/host/tenants")
         look("tenants")
+        browser.click("#t-acme form[action$='/key'] button")
+        browser.wait("#key")
+        look("key")
+        covered = browser.run("const [a, b] = ['#key', '.copy button'].map((q) => document.querySelector(q).getBoundingClientRect()); return b.top < a.bottom")
+        assert not covered, "the button lies over the key"
         ok("the operator sees plots that move, and tenants")
 
         assert not faults, "\n".join(faults)

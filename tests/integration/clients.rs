@@ -403,7 +403,41 @@ fn a_person_with_a_browser_is_served() {
     let mut client = script("python3", "console.py");
     client.args([&host.serve.1, KEY, ADMIN_KEY]);
 
-    keeps(client, 11);
+    keeps(client, 13);
+}
+
+#[test]
+fn no_page_of_the_console_has_a_serious_fault_of_accessibility() {
+    let name = "no_page_of_the_console_has_a_serious_fault_of_accessibility";
+    if !is_there("chromium") || !is_there("chromedriver") {
+        return skipped(name, "chromium or chromedriver is not installed");
+    }
+    let axe = packages().join("node_modules/axe-core/axe.min.js");
+    if !axe.is_file() {
+        return skipped(
+            name,
+            "the npm package `axe-core` is not in target/clients/node_modules",
+        );
+    }
+    let edit = r#"{"path":"notes.txt","old_text":"","new_text":"hello\nworld\n"}"#;
+    let flags = [
+        "--tool-calls=1",
+        "--tool=file_edit",
+        "--tool-input",
+        edit,
+        "--write-per=event",
+    ];
+    let host = host_with(&flags, |folder| {
+        let workspace = folder.join("workspace");
+        std::fs::create_dir(&workspace).unwrap();
+        let workspace = workspace.display();
+        format!("workspace = \"{workspace}\"\napprove = \"ask\"\n")
+    });
+
+    let mut client = script("python3", "console_axe.py");
+    client.args([&host.serve.1, KEY, ADMIN_KEY]).arg(&axe);
+
+    keeps(client, 1);
 }
 
 #[test]

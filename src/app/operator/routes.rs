@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use callboard_actors::{
     ids::TenantId,
     ports::{BoxFuture, TypedTool},
+    tenant::Quotas,
 };
 use serde_json::{Value, json};
 
@@ -105,6 +106,16 @@ impl Operator for TenantOperator {
         })
     }
 
+    fn quotas(&self) -> BoxFuture<'_, BTreeMap<TenantId, Value>> {
+        Box::pin(async move {
+            let state = self.0.state.lock().await;
+            let served = state.served.iter();
+            served
+                .map(|(id, tenant)| (id.clone(), in_force(&tenant.section.quotas)))
+                .collect()
+        })
+    }
+
     fn draining(&self) {
         self.0.draining.notify_one();
     }
@@ -112,6 +123,15 @@ impl Operator for TenantOperator {
     fn remove_tenant(&self, id: TenantId) -> BoxFuture<'_, Result<(), OperatorError>> {
         Box::pin(self.forget(id))
     }
+}
+
+/// The quotas that are set, without those that have no limit.
+fn in_force(quotas: &Quotas) -> Value {
+    let mut set = json!(quotas);
+    if let Value::Object(keys) = &mut set {
+        keys.retain(|_, value| !value.is_null());
+    }
+    set
 }
 
 impl TenantOperator {
@@ -387,5 +407,20 @@ impl TenantOperator {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_in_force_are_those_that_are_set() {
+        let quotas = Quotas {
+            turns_max: Some(3),
+            ..Quotas::default()
+        };
+
+        assert_eq!(in_force(&quotas), json!({"weight": 1, "turns_max": 3}));
     }
 }

@@ -2,6 +2,7 @@
 //! same checks, quotas and answers.
 
 use axum::{
+    Json,
     extract::State,
     http::{HeaderMap, HeaderValue},
     response::Response,
@@ -201,8 +202,11 @@ pub(super) async fn compact(
     let Path(id) = path?;
     let caller = Caller(form.tenant()?);
     let query = Query(CompactQuery::default());
-    let _ = control::compact(State(app), caller, Path(id.clone()), query).await?;
-    Ok(back(&id))
+    let Json(done) = control::compact(State(app), caller, Path(id.clone()), query).await?;
+    Ok(match done.compacted {
+        true => back(&id),
+        false => see_other(&format!("/console/c/{id}?kept=1#end")),
+    })
 }
 
 /// Empties the conversation.

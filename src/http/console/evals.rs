@@ -11,7 +11,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::{
-    html::{badge, card},
+    html::{badge, card, number},
     page::{Failure, Page, Section},
     session::OperatorSession,
 };
@@ -110,8 +110,9 @@ pub(super) async fn one(
     let figures = of_run(&app, run).await?;
     let total = &figures.total;
     let content = html! {
+        (crumbs())
         h1 { "Run " (visible(&figures.run.id)) }
-        (about(&figures.run))
+        (about("", &figures.run))
         ul.cards {
             (card("Pass rate", &percent(total.pass_rate), &total.interval.as_ref().map_or_else(
                 || "mean of the tasks".to_owned(),
@@ -119,7 +120,7 @@ pub(super) async fn one(
             )))
             (card("Trials", &of(total.passed, total.trials), &format!("passed, of {} planned", total.planned)))
             (card("Errors", &total.errors.to_string(), "count as failed"))
-            (card("Tokens", &total.tokens.to_string(), ""))
+            (card("Tokens", &number(total.tokens), ""))
             (card("Cost", &dollars(total.cost_usd), "of models with a price"))
             (card("Time", &seconds(total.seconds), "of all trials"))
         }
@@ -133,7 +134,7 @@ pub(super) async fn one(
                 td.num { (of(task.passed, task.trials)) }
                 td { @if task.trials > 0 { (percent(task.pass_rate)) ", " (range(&task.interval)) } }
                 td { (marks(&figures, &task.id)) }
-                td.num { (format!("{:.0}", task.tokens)) }
+                td.num { (number(task.tokens.round() as u64)) }
                 td.num { (dollars(task.cost_usd)) }
                 td.num { (seconds(task.seconds)) }
                 td.num { (format!("{:.1}", task.model_calls)) }
@@ -143,9 +144,13 @@ pub(super) async fn one(
     Ok(Page::new(&operator.session, Section::Evals, "Evaluation", content).into_response())
 }
 
-fn about(run: &RunInfo) -> Markup {
+fn crumbs() -> Markup {
+    html! { div.crumbs { a href="/console/host/evals" { "Evaluations" } } }
+}
+
+fn about(which: &str, run: &RunInfo) -> Markup {
     html! { p.dim {
-        (visible(&run.data_set)) " · solver " (visible(&run.solver)) " · model " (visible(&run.model))
+        (which) (visible(&run.data_set)) " · solver " (visible(&run.solver)) " · model " (visible(&run.model))
         " · Callboard " (visible(&run.version)) " · begun " (report::date(run.created_ms)) " UTC"
     } }
 }
@@ -182,8 +187,9 @@ pub(super) async fn side_by_side(
     let b = of_run(&app, wanted.b).await?;
     let found = compare(&a, &b);
     let content = html! {
+        (crumbs())
         h1 { (visible(&found.b.id)) " against " (visible(&found.a.id)) }
-        (about(&found.a)) (about(&found.b))
+        (about("A: ", &found.a)) (about("B: ", &found.b))
         (verdict(&found))
         (pairs(&a, &b, &found))
         @for (title, lines) in [("What differs", &found.differs), ("Left out", &found.left_out)] {

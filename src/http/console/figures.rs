@@ -286,6 +286,8 @@ fn tools(state: &Durable) -> Markup {
 fn model_calls(subject: &Subject, entries: &[Entry]) -> Markup {
     let mut rows = Vec::new();
     let (mut broken, mut began) = (None, None);
+    // Before the first call of a conversation there is no request to begin differently from.
+    let mut is_first = entries.first().is_some_and(|entry| entry.seq.0 <= 1);
     for entry in entries {
         if matches!(entry.body, EntryBody::ModelCallStarted { .. }) {
             began = Some(entry.seq);
@@ -298,6 +300,8 @@ fn model_calls(subject: &Subject, entries: &[Entry]) -> Markup {
             ..
         } = &entry.body
         {
+            broken = broken.filter(|_| !is_first);
+            is_first = false;
             rows.push((
                 entry,
                 *step,

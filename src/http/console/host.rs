@@ -1,7 +1,7 @@
 //! The operator's pages: figures of the host as they change, gateways, and tenants with their
 //! quotas, keys and data.
 
-use std::{convert::Infallible, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, time::Duration};
 
 use axum::{
     Json,
@@ -10,9 +10,10 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use callboard_actors::{host::HostFigures, metrics_collector::Distribution};
+use callboard_actors::{host::HostFigures, ids::TenantId, metrics_collector::Distribution};
 use futures_util::stream;
 use maud::{Markup, html};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -25,10 +26,11 @@ use super::{
 };
 use crate::http::sessions::Session;
 use crate::http::{
+    KeyHash, MadeKey,
     auth::Admin,
     body::AdminJson,
     error::Problem,
-    routes::{Path, admin},
+    routes::{Path, Query, admin},
     shared::App,
     sse,
 };
@@ -274,15 +276,24 @@ fn buckets(of: &Distribution) -> &[u64] {
 pub(super) async fn tenants(
     State(app): State<App>,
     operator: OperatorSession,
+    done: Result<Query<Done>, Problem>,
 ) -> Result<Response, Failure> {
-    let Json(all) = admin::list(State(app), Admin).await?;
+    let Query(done) = done?;
+    let Json(all) = admin::list(State(app.clone()), Admin).await?;
+    let quotas = match &app.config.operator {
+        Some(operator) => operator.quotas().await,
+        None => BTreeMap::new(),
+    };
+    let costs: BTreeMap<_, _> = app.host.figures().await.tenants.into_iter().collect();
+    let cost = |id: &TenantId| costs.get(id).map_or(0, |figures| figures.cost_micro_usd);
     let session = &operator.session;
     let content = html! {
         h1 { "Tenants" }
         div.wide { table.rows {
             thead { tr {
                 th { "Tenant" } th { "State" } th.num { "Running" } th.num { "Waiting" }
-                th.num { "Prompts" } th.num { "Tokens" } th.num { "Spent" }
+                th.num { "Prompts" } th.num { "Tokens" }
+                th.num title="Of models with a price, since the host started" { "Cost" }
                 th.num { "Refused" } th.num { "Stored" }
             } }
             tbody { @for tenant in &all.tenants {
@@ -297,13 +308,20 @@ pub(super) async fn tenants(
                     td.num { (usage.turns_waiting) }
                     td.num { (number(usage.prompts_admitted)) }
                     td.num { (number(usage.tokens)) }
-                    td.num { (money(usage.spent.micro_usd)) }
+                    td.num {
+                        (money(cost(&tenant.id)))
+                        @if usage.spent.micro_usd > 0 {
+                            " " span.dim.small { (money(usage.spent.micro_usd)) " of its budget" }
+                        }
+                    }
                     td.num { (number(usage.refused.total())) }
                     td.num { (bytes(usage.stored_bytes)) }
                 }
             } }
         } }
-        @for tenant in &all.tenants { (controls(session, tenant)) }
+        @for tenant in &all.tenants {
+            (controls(session, tenant, quotas.get(&tenant.id), done.at(&tenant.id)))
+        }
         section.new {
             h2 { "Create or change a tenant" }
             form.stack method="post" action="/console/host/tenants/new" {
@@ -321,11 +339,17 @@ pub(super) async fn tenants(
     Ok(Page::new(session, Section::Tenants, "Tenants", content).into_response())
 }
 
-fn controls(session: &Session, tenant: &admin::TenantShown) -> Markup {
+fn controls(
+    session: &Session,
+    tenant: &admin::TenantShown,
+    quotas: Option<&Value>,
+    done: Option<&str>,
+) -> Markup {
     let path = |what: &str| format!("/console/host/tenants/{}/{what}", tenant.id);
     html! {
         section.tenant id={ "t-" (tenant.id) } {
             h2 { (tenant.id) }
+            @if let Some(done) = done { p.flash role="status" { (done) } }
             @if let Some(workspace) = &tenant.workspace {
                 p.dim { "Workspace: " (number(workspace.files)) " files"
                     @if let Some(count) = workspace.bytes { ", " (bytes(count)) } }
@@ -352,15 +376,51 @@ fn controls(session: &Session, tenant: &admin::TenantShown) -> Markup {
                     (csrf(session)) button.danger type="submit" { "Remove" }
                 }
             }
-            form.row method="post" action=(path("quota")) {
+            form.stack method="post" action=(path("quota")) {
                 (csrf(session))
                 label for={ "q-" (tenant.id) } { "Quotas, as JSON" }
-                input.grow id={ "q-" (tenant.id) } name="quota" required spellcheck="false"
-                    placeholder="{\"turns_max\": 64, \"requests_per_minute\": 600}";
+                textarea id={ "q-" (tenant.id) } name="quota" rows="2" required spellcheck="false" {
+                    @if let Some(quotas) = quotas { (quotas) } @else { "{}" }
+                }
+                p.dim.small {
+                    "These are set now. The form sets all of them: a quota that is left out is "
+                    "removed. As in " code { "{\"turns_max\": 64, \"requests_per_minute\": 600}" } "."
+                }
                 button type="submit" { "Set" }
             }
         }
     }
+}
+
+/// What a form did before it led back here.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Done {
+    #[serde(default)]
+    done: String,
+    /// The tenant.
+    #[serde(default)]
+    of: String,
+}
+
+impl Done {
+    /// What was done to a tenant, in words.
+    fn at(&self, tenant: &TenantId) -> Option<&'static str> {
+        let words = match &*self.done {
+            "quota" => "The quotas are set.",
+            "pause" => "New prompts are refused from now on; open rounds go on.",
+            "resume" => "New prompts are accepted again.",
+            "erase" => "Its data is erased.",
+            _ => return None,
+        };
+        (self.of == tenant.as_str()).then_some(words)
+    }
+}
+
+/// Leads back to a tenant, with what was done.
+fn done(what: &str, tenant: &str) -> Response {
+    see_other(&format!(
+        "/console/host/tenants?done={what}&of={tenant}#t-{tenant}"
+    ))
 }
 
 fn back() -> Response {
@@ -376,19 +436,25 @@ fn request(body: &Value) -> Request {
 }
 
 fn parsed(form: &Form, field: &str) -> Result<Value, Problem> {
-    serde_json::from_str(&form.fields.get(field))
-        .map_err(|error| Problem::invalid(format!("/{field}"), format!("is not JSON: {error}")))
+    serde_json::from_str(&form.fields.get(field)).map_err(|error| {
+        Problem::invalid(
+            format!("/{field}"),
+            format!("`{field}` is not JSON: {error}"),
+        )
+    })
 }
 
 /// Pauses or resumes a tenant.
 pub(super) async fn pause(State(app): State<App>, id: Id, form: Form) -> Result<Response, Failure> {
     form.operator()?;
-    let body = json!({ "paused": form.fields.get("paused") == "true" });
-    admin::pause(State(app), Admin, id?, request(&body)).await?;
-    Ok(back())
+    let Path(id) = id?;
+    let paused = form.fields.get("paused") == "true";
+    let body = json!({ "paused": paused });
+    admin::pause(State(app), Admin, Path(id.clone()), request(&body)).await?;
+    Ok(done(if paused { "pause" } else { "resume" }, &id))
 }
 
-/// Makes a key and shows it once.
+/// Makes a key. The page that shows it is another one: loading it again makes no further key.
 pub(super) async fn key(State(app): State<App>, id: Id, form: Form) -> Result<Response, Failure> {
     form.operator()?;
     let Path(id) = id?;
@@ -396,28 +462,45 @@ pub(super) async fn key(State(app): State<App>, id: Id, form: Form) -> Result<Re
     let made = admin::key(State(app), Admin, Path(id.clone()), request(&body)).await?;
     let made = axum::body::to_bytes(made.into_body(), 64 * 1024).await;
     let made: Value = serde_json::from_slice(&made.unwrap_or_default()).unwrap_or_default();
-    let text = |name: &str| made.get(name).and_then(Value::as_str).unwrap_or_default();
+    let key = made.get("key").and_then(Value::as_str).unwrap_or_default();
+    let made = MadeKey {
+        key: key.to_owned(),
+        hash: KeyHash::from_key(key),
+    };
+    form.session.keep_key(id.clone(), made);
+    Ok(see_other(&format!("/console/host/tenants/{id}/key")))
+}
+
+/// Shows a key that was made, once.
+pub(super) async fn new_key(operator: OperatorSession, id: Id) -> Result<Response, Failure> {
+    let Path(id) = id?;
+    let made = operator.session.take_key(&id);
     let content = html! {
         div.narrow {
             h1 { "New key of " (id) }
-            p.flash { "This is the only time that this host shows it." }
-            div.copy {
-                pre.code #key { (text("key")) }
-                button type="button" data-copy="key" hidden { "Copy" }
+            @if let Some(MadeKey { key, hash }) = &made {
+                p.flash { "This is the only time that this host shows it." }
+                div.copy {
+                    pre.code #key { (key) }
+                    button type="button" data-copy="key" hidden { "Copy" }
+                }
+                p.dim.small { "SHA-256: " code { (hash) } }
+            } @else {
+                p.flash { "A key is shown once, right after it was made. Make another one there:" }
             }
-            p.dim.small { "SHA-256: " code { (text("key_sha256")) } }
-            p { a href="/console/host/tenants" { "Back to the tenants" } }
+            p { a href={ "/console/host/tenants#t-" (id) } { "Back to the tenants" } }
         }
     };
-    Ok(Page::new(&form.session, Section::Tenants, "New key", content).into_response())
+    Ok(Page::new(&operator.session, Section::Tenants, "New key", content).into_response())
 }
 
 /// Sets the quotas of a tenant.
 pub(super) async fn quota(State(app): State<App>, id: Id, form: Form) -> Result<Response, Failure> {
     form.operator()?;
+    let Path(id) = id?;
     let quota = parsed(&form, "quota")?;
-    admin::quota(State(app), id?, AdminJson(quota)).await?;
-    Ok(back())
+    admin::quota(State(app), Path(id.clone()), AdminJson(quota)).await?;
+    Ok(done("quota", &id))
 }
 
 /// Creates or changes a tenant.
@@ -432,8 +515,9 @@ pub(super) async fn put(State(app): State<App>, form: Form) -> Result<Response, 
 /// Erases the data of a tenant.
 pub(super) async fn erase(State(app): State<App>, id: Id, form: Form) -> Result<Response, Failure> {
     form.operator()?;
-    let _ = admin::erase(State(app), Admin, id?).await?;
-    Ok(back())
+    let Path(id) = id?;
+    let _ = admin::erase(State(app), Admin, Path(id.clone())).await?;
+    Ok(done("erase", &id))
 }
 
 /// Removes a tenant.

@@ -117,38 +117,99 @@ pub(super) fn code(shown: &str) -> Markup {
     }
 }
 
+/// Lines without text in a row, from which on a person who decides sees their number.
+const EMPTY_ROW: usize = 3;
+
+/// Text on which a person decides: every line of it, and of empty lines in a row their number, so
+/// that no line stands far below the others.
+pub(super) fn whole_code(shown: &str) -> Markup {
+    let class: fn(&str) -> &'static str = match is_diff(shown) {
+        true => diff_class,
+        false => |_: &str| "line",
+    };
+    let lines = shown.lines().map(|line| (class(line), line));
+    html! { pre.code.whole { (rows(lines, &|_, line| html! { (line) })) } }
+}
+
+/// What an edit changes, as coloured lines on which a person decides.
+pub(super) fn whole_edit(old: &str, new: &str) -> Markup {
+    let diff = diff_of(old, new);
+    let lines = diff.iter_all_changes().map(changed_line);
+    let signed = |class: &str, line: &str| html! { (sign(class)) (line) };
+    html! { pre.code.whole { (rows(lines, &signed)) } }
+}
+
+/// Lines with their classes, each as `line` makes it; of empty ones in a row their number.
+fn rows<'a>(
+    lines: impl Iterator<Item = (&'static str, &'a str)>,
+    line: &dyn Fn(&'static str, &'a str) -> Markup,
+) -> Markup {
+    let lines: Vec<_> = lines.collect();
+    let same = |a: &(&str, &str), b: &(&str, &str)| {
+        a.0 == b.0 && a.1.trim().is_empty() && b.1.trim().is_empty()
+    };
+    html! {
+        @for row in lines.chunk_by(same) {
+            @match row {
+                [(class, _), ..] if row.len() >= EMPTY_ROW => {
+                    span class={ (class) " empty" } { (number(row.len() as u64)) " empty lines" }
+                }
+                _ => { @for (class, text) in row { span class=(class) { (line(class, text)) } } }
+            }
+        }
+    }
+}
+
 /// Whether a text is a unified diff.
 fn is_diff(text: &str) -> bool {
     let mut lines = text.lines().take(40);
     lines.any(|line| line.starts_with("@@ ")) && text.contains("\n+") | text.contains("\n-")
 }
 
-fn diff_line(line: &str) -> Markup {
-    let class = match line.as_bytes().first() {
+fn diff_class(line: &str) -> &'static str {
+    match line.as_bytes().first() {
         Some(b'+') => "add",
         Some(b'-') => "del",
         Some(b'@') => "hunk",
         _ => "same",
-    };
-    html! { span class=(class) { (line) } }
+    }
+}
+
+fn diff_line(line: &str) -> Markup {
+    html! { span class=(diff_class(line)) { (line) } }
 }
 
 /// What an edit changes, as coloured lines.
 pub(super) fn edit(old: &str, new: &str) -> Markup {
-    let diff = similar::TextDiff::configure()
-        .timeout(std::time::Duration::from_millis(50))
-        .diff_lines(old, new);
     html! {
         pre.code {
-            @for change in diff.iter_all_changes() {
-                @let (class, sign) = match change.tag() {
-                    similar::ChangeTag::Insert => ("add", "+"),
-                    similar::ChangeTag::Delete => ("del", "-"),
-                    similar::ChangeTag::Equal => ("same", " "),
-                };
-                span class=(class) { (sign) (change.value().trim_end_matches('\n')) }
+            @for (class, line) in diff_of(old, new).iter_all_changes().map(changed_line) {
+                span class=(class) { (sign(class)) (line) }
             }
         }
+    }
+}
+
+fn diff_of<'a>(old: &'a str, new: &'a str) -> similar::TextDiff<'a, 'a, 'a, str> {
+    similar::TextDiff::configure()
+        .timeout(std::time::Duration::from_millis(50))
+        .diff_lines(old, new)
+}
+
+fn changed_line<'a>(change: similar::Change<&'a str>) -> (&'static str, &'a str) {
+    let class = match change.tag() {
+        similar::ChangeTag::Insert => "add",
+        similar::ChangeTag::Delete => "del",
+        similar::ChangeTag::Equal => "same",
+    };
+    (class, change.value().trim_end_matches('\n'))
+}
+
+fn sign(class: &str) -> &'static str {
+    match class {
+        "add" => "+",
+        "del" => "-",
+        _ => " ",
     }
 }
 
@@ -174,6 +235,27 @@ mod tests {
     fn a_long_text_is_cut_between_characters() {
         assert_eq!(clip("aé", 2), ("a", 2));
         assert_eq!(clip("aé", 3), ("aé", 0));
+    }
+
+    #[test]
+    fn a_person_who_decides_sees_the_last_line_below_many_empty_ones() {
+        let shown = whole_code(&format!("ls{}rm -r .\n", "\n".repeat(40))).into_string();
+        let rows = [
+            "<span class=\"line\">ls</span>",
+            "<span class=\"line empty\">39 empty lines</span>",
+            "<span class=\"line\">rm -r .</span>",
+        ];
+        let expected = format!("<pre class=\"code whole\">{}</pre>", rows.concat());
+        assert_eq!(shown, expected);
+
+        let shown = whole_edit("a\n", &format!("a\n{}b\n", "  \n".repeat(9))).into_string();
+        let rows = [
+            "<span class=\"same\"> a</span>",
+            "<span class=\"add empty\">9 empty lines</span>",
+            "<span class=\"add\">+b</span>",
+        ];
+        let expected = format!("<pre class=\"code whole\">{}</pre>", rows.concat());
+        assert_eq!(shown, expected);
     }
 
     #[test]

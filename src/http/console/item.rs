@@ -15,7 +15,9 @@ use serde_json::Value;
 use super::{
     html::{
         badge, bytes, clip, clip_visible, code, duration, edit, money, number, plain, time, until,
+        whole_code, whole_edit,
     },
+    imported::History,
     items::{Answer, Approval, Call, Item, Kind},
     markdown::markdown,
     page::csrf,
@@ -41,6 +43,9 @@ const PARSED_MAX: usize = 64 * 1024;
 
 /// Bytes of names and the like that are shown.
 const NAME_MAX: usize = 256;
+
+/// Bytes of a pattern on its button.
+const PATTERN_MAX: usize = 200;
 
 /// Messages of an imported history that are shown.
 const IMPORTED_MAX: usize = 50;
@@ -132,15 +137,9 @@ pub(super) fn item(shown: &Shown<'_>, item: &Item) -> Markup {
                 }
                 Kind::Imported { messages } => {
                     (head(shown, item, "Imported history", html! {
-                        span.dim.small { (messages.len()) " messages" }
+                        span.dim.small { (number(messages.len() as u64)) " messages" }
                     }))
-                    @let first = messages.iter().take(IMPORTED_MAX);
-                    @for message in first.take_while(|_| !left.is_used()) {
-                        div.imported {
-                            strong.small { (message.role().as_str()) }
-                            (content(shown, seq, message, &left))
-                        }
-                    }
+                    (imported(shown, item, messages, &left))
                     @if messages.len() > IMPORTED_MAX || left.is_used() {
                         p.dim { "and more in the entry" }
                     }
@@ -172,8 +171,38 @@ fn head(shown: &Shown<'_>, item: &Item, name: &str, more: Markup) -> Markup {
     }
 }
 
+/// The first messages of an imported history.
+fn imported(shown: &Shown<'_>, item: &Item, messages: &[Message], left: &Left) -> Markup {
+    let first = messages.iter().take(IMPORTED_MAX);
+    let history = History::of(first.clone(), item.at);
+    html! {
+        @for (place, message) in first.enumerate().take_while(|_| !left.is_used()) {
+            @if !history.is_shown(message) {
+                div.imported {
+                    strong.small { (message.role().as_str()) }
+                    (content_of(shown, item.seq, message, left, &history))
+                    @for call in history.calls(place) {
+                        @if !left.is_used() { (left.with(tool_call(shown, item, call))) }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// The blocks of a message that people read, as far as the item goes.
 fn content(shown: &Shown<'_>, seq: Seq, message: &Message, left: &Left) -> Markup {
+    content_of(shown, seq, message, left, &History::default())
+}
+
+/// As [`content`], without the results that `history` shows with their calls.
+fn content_of(
+    shown: &Shown<'_>,
+    seq: Seq,
+    message: &Message,
+    left: &Left,
+    history: &History,
+) -> Markup {
     let blocks = message.blocks();
     html! {
         @for (index, block) in blocks.iter().enumerate().take_while(|_| !left.is_used()) {
@@ -190,6 +219,7 @@ fn content(shown: &Shown<'_>, seq: Seq, message: &Message, left: &Left) -> Marku
                     (folded("Thoughts", &block.thinking))
                 }
                 ContentBlock::Thinking(_) | ContentBlock::ToolUse(_) => {}
+                ContentBlock::ToolResult(result) if history.has(result) => {}
                 ContentBlock::ToolResult(result) => {
                     (plain(&result.content.text(), CALL_MAX))
                 }
@@ -260,6 +290,7 @@ fn tool_call(shown: &Shown<'_>, item: &Item, call: &Call) -> Markup {
         (Some(_), _) => ("good", "done"),
         (None, Some(approval)) if approval.answered.is_none() => ("wait", "waits for you"),
         (None, _) if call.started.is_some() => ("run", "runs"),
+        (None, _) if call.is_imported => ("", "no result"),
         (None, _) => ("", "not started"),
     };
     let input = call.input.as_ref();
@@ -268,7 +299,7 @@ fn tool_call(shown: &Shown<'_>, item: &Item, call: &Call) -> Markup {
     let line = name(line.as_deref().unwrap_or(&call.name));
     let took = match (call.started, &call.finished) {
         (Some(from), Some((to, _))) => Some(to.ms_since(from)),
-        (None, Some((_, result))) => Some(result.duration_ms),
+        (None, Some((_, result))) if !call.is_imported => Some(result.duration_ms),
         _ => None,
     };
     html! {
@@ -311,13 +342,13 @@ fn arguments(json: &str) -> Markup {
         return plain(json, CALL_MAX);
     }
     let short = |text: &str| clip_visible(text, CALL_MAX);
-    Arguments::of(json).shown(&short)
+    Arguments::of(json).shown(&short, code, edit)
 }
 
 /// The whole arguments of a call on which a person decides, with every invisible character.
 fn whole_arguments(json: &str) -> Markup {
     let whole = |text: &str| (visible_strict(text), 0);
-    Arguments::of(json).shown(&whole)
+    Arguments::of(json).shown(&whole, whole_code, whole_edit)
 }
 
 /// The arguments of a call: an edit as a diff, a command as text, others as JSON.
@@ -335,7 +366,12 @@ impl<'a> Arguments<'a> {
     }
 
     /// Shows what `seen` makes of each text: what is shown, and how many bytes are left out.
-    fn shown(&self, seen: &dyn Fn(&str) -> (String, usize)) -> Markup {
+    fn shown(
+        &self,
+        seen: &dyn Fn(&str) -> (String, usize),
+        code: fn(&str) -> Markup,
+        edit: fn(&str, &str) -> Markup,
+    ) -> Markup {
         let text = |key: &str| self.value.get(key).and_then(Value::as_str);
         let rest = |shown: &[&str]| {
             let fields = self.value.as_object().into_iter().flatten();
@@ -417,14 +453,22 @@ fn question(shown: &Shown<'_>, seq: Seq, call: &Call, approval: &Approval, left:
                 @if asked.is_some() {
                     button.main name="allow" value="once" { "Allow" }
                     @if let Some(pattern) = &approval.pattern {
-                        @let pattern = visible_strict(pattern);
-                        button name="allow" value="always" title={ "Calls like " (pattern) } {
-                            "Always allow " code { (clip(&pattern, 60).0) }
-                        }
+                        (always(&visible_strict(pattern)))
                     }
                 }
                 button.danger name="allow" value="no" { "Deny" }
             }
+        }
+    }
+}
+
+/// The button that allows all calls of a pattern.
+fn always(pattern: &str) -> Markup {
+    let (start, left) = clip(pattern, PATTERN_MAX);
+    html! {
+        button name="allow" value="always" title={ "Calls like " (pattern) } {
+            "Always allow " code { (start) }
+            @if left > 0 { " … and " (bytes(left as u64)) " more of it" }
         }
     }
 }
@@ -491,7 +535,7 @@ fn fork_here(shown: &Shown<'_>, seq: Seq, round: RoundId) -> Markup {
                     input type="hidden" name="round" value=(round);
                     label.hidden for={ "copy" (seq) } { "Id of the copy" }
                     input id={ "copy" (seq) } name="copy" maxlength="128"
-                        placeholder="id of the copy; empty for one made here";
+                        placeholder="id of the copy; optional";
                     button type="submit" { "Fork" }
                 }
             }

@@ -97,6 +97,8 @@ pub(super) struct Call {
     pub(super) approval: Option<Approval>,
     /// Entry of the result.
     pub(super) result_seq: Option<Seq>,
+    /// Whether it stands in an imported history, which has no times.
+    pub(super) is_imported: bool,
 }
 
 /// An approval that a tool call needs.
@@ -334,7 +336,7 @@ impl Reader {
 }
 
 /// The tool calls of an answer.
-fn calls(message: &Message) -> Vec<Call> {
+pub(super) fn calls(message: &Message) -> Vec<Call> {
     let blocks = message.blocks().into_iter();
     let uses = blocks.filter_map(|block| match block {
         ContentBlock::ToolUse(call) => Some(call),

@@ -1,6 +1,8 @@
 //! The conversations of a tenant: those with an open round and what each waits for, and all of them
 //! by id.
 
+use std::collections::HashMap;
+
 use axum::{
     extract::State,
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -9,7 +11,8 @@ use axum::{
 use callboard_actors::{
     conversation::WaitsFor,
     host::{ConversationState, ConversationStatus},
-    ids::ConversationId,
+    ids::{ConversationId, Seq},
+    journal::EntryBody,
     ports::{ListQuery, SessionSummary},
     stream::Open,
     time::Timestamp,
@@ -39,10 +42,16 @@ const ROOM_BYTES: usize = 64 * 1024;
 /// Rows that are read to find those whose id holds the words of the filter.
 const SEARCHED_MAX: usize = 5_000;
 
+/// The same for those whose last round failed: of each the end of the journal is read.
+const SEARCHED_FAILED_MAX: usize = 500;
+
+/// Entries at the end of a journal in which the end of its last round is looked for.
+const TAIL: u64 = 16;
+
 /// The part of the page that refreshes.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct Filter {
-    /// `open`, `waiting` or `failed`; empty for all.
+    /// `open`, `waiting` or `failed`, whose last round ended in an error; empty for all.
     #[serde(default)]
     state: String,
     /// What the id holds.
@@ -58,6 +67,10 @@ pub(super) struct Filter {
 }
 
 impl Filter {
+    fn is_failed(&self) -> bool {
+        self.state == "failed"
+    }
+
     /// The address of this filter after an id.
     fn link(&self, after: &str) -> String {
         let mut pairs = form_urlencoded::Serializer::new(String::new());
@@ -106,8 +119,8 @@ pub(super) async fn list(
         {
             return Ok(StatusCode::NOT_MODIFIED.into_response());
         }
-        let titles = titles(&app, &viewer, &open, &rows).await;
-        let list = lists(&filter, &open, &rows, next, &titles, now).into_string();
+        let reads = reads(&app, &viewer, &open, &rows).await;
+        let list = lists(&filter, &open, &rows, next, &reads, now).into_string();
         let mut response = whole_answer("text/html; charset=utf-8", list, room, pause_max).await?;
         let tag = HeaderValue::from_str(&tag).ok();
         response
@@ -115,11 +128,11 @@ pub(super) async fn list(
             .extend(tag.map(|tag| (header::ETAG, tag)));
         return Ok(response);
     }
-    let titles = titles(&app, &viewer, &open, &rows).await;
+    let reads = reads(&app, &viewer, &open, &rows).await;
     let content = html! {
         h1 { "Conversations" }
         (filters(&filter))
-        (lists(&filter, &open, &rows, next, &titles, now))
+        (lists(&filter, &open, &rows, next, &reads, now))
         section.new {
             h2 { "New conversation" }
             form.stack method="post" action="/console/new" {
@@ -145,7 +158,7 @@ async fn open_rows(
     viewer: &TenantSession,
     filter: &Filter,
 ) -> Result<Vec<Row>, Failure> {
-    if filter.state == "failed" {
+    if filter.is_failed() {
         return Ok(Vec::new());
     }
     let handle = app.host.tenant(&viewer.tenant);
@@ -186,8 +199,11 @@ async fn all_rows(
                 .map_err(|error| Problem::bad_parameter("after", error))?,
         ),
     };
-    let is_filtered = !filter.q.is_empty() || filter.state == "failed";
-    let count = if is_filtered { 1000 } else { PAGE + 1 };
+    let (count, most) = match (filter.is_failed(), filter.q.is_empty()) {
+        (true, _) => (100, SEARCHED_FAILED_MAX),
+        (false, false) => (1000, SEARCHED_MAX),
+        (false, true) => (PAGE + 1, SEARCHED_MAX),
+    };
     let mut found = Vec::new();
     let mut searched = 0;
     loop {
@@ -201,11 +217,14 @@ async fn all_rows(
         searched += rows.len();
         let is_last = rows.len() < count;
         after = rows.last().map(|row| row.conversation.clone()).or(after);
-        found.extend(rows.into_iter().filter(|row| {
-            row.conversation.as_str().contains(&filter.q)
-                && (filter.state != "failed" || row.failed.is_some())
-        }));
-        if is_last || found.len() > PAGE || searched >= SEARCHED_MAX {
+        for row in rows {
+            if row.conversation.as_str().contains(&filter.q)
+                && (!filter.is_failed() || has_failed(app, viewer, &row).await)
+            {
+                found.push(row);
+            }
+        }
+        if is_last || found.len() > PAGE || searched >= most {
             let next = match found.len() > PAGE {
                 true => found.get(PAGE - 1).map(|row| row.conversation.to_string()),
                 false if is_last => None,
@@ -215,6 +234,46 @@ async fn all_rows(
             return Ok((found, next));
         }
     }
+}
+
+async fn has_failed(app: &App, viewer: &TenantSession, row: &SessionSummary) -> bool {
+    row.failed.is_some() || last_failure(app, viewer, row).await.is_some()
+}
+
+/// The code of the error in which the last round of a conversation ended; `None` if it did not end
+/// in one, was taken back, or another round is open.
+async fn last_failure(app: &App, viewer: &TenantSession, row: &SessionSummary) -> Option<String> {
+    if row.open != Open::None || row.failed.is_some() {
+        return None;
+    }
+    let handle = app.host.tenant(&viewer.tenant);
+    let conversation = handle.conversation(&row.conversation);
+    let head = row.head.seq.0;
+    let mut after = head.saturating_sub(TAIL);
+    let mut failure = None;
+    while after < head {
+        let count = usize::try_from(head - after).unwrap_or(usize::MAX);
+        let entries = conversation.entries(Seq(after), count).await.ok()?;
+        after = entries.last()?.seq.0;
+        for entry in entries {
+            match entry.body {
+                EntryBody::RoundFinished { error, .. } => {
+                    failure = error.map(|error| error.code);
+                }
+                EntryBody::Rewound { .. } | EntryBody::Reset {} => failure = None,
+                _ => {}
+            }
+        }
+    }
+    failure
+}
+
+/// What is read of each row besides the store's list.
+#[derive(Default)]
+struct Read {
+    title: String,
+    /// The code of the error in which its last round ended.
+    failure: Option<String>,
 }
 
 /// Changes whenever the list would say something else, the passing of time excepted.
@@ -235,23 +294,27 @@ fn tag(open: &[Row], rows: &[SessionSummary]) -> String {
     format!("\"{}\"", KeyHash::from_key(&text))
 }
 
-/// The first words of each conversation.
-async fn titles(
+/// Reads of each conversation its first words, and how its last round failed.
+async fn reads(
     app: &App,
     viewer: &TenantSession,
     open: &[Row],
     rows: &[SessionSummary],
-) -> Vec<(ConversationId, String)> {
+) -> HashMap<ConversationId, Read> {
     let handle = app.host.tenant(&viewer.tenant);
     let open = open.iter().map(|row| &row.summary);
-    let mut titles = Vec::new();
+    let mut all = HashMap::new();
     for row in open.chain(rows) {
         // A damaged conversation has no title.
-        if let Ok(Some(title)) = handle.conversation(&row.conversation).title().await {
-            titles.push((row.conversation.clone(), visible(&title)));
-        }
+        let title = handle.conversation(&row.conversation).title().await;
+        let title = title.ok().flatten();
+        let read = Read {
+            title: title.map(|title| visible(&title)).unwrap_or_default(),
+            failure: last_failure(app, viewer, row).await,
+        };
+        all.insert(row.conversation.clone(), read);
     }
-    titles
+    all
 }
 
 fn filters(filter: &Filter) -> Markup {
@@ -259,7 +322,7 @@ fn filters(filter: &Filter) -> Markup {
         ("", "All"),
         ("open", "With an open round"),
         ("waiting", "Waiting for a person"),
-        ("failed", "Failed"),
+        ("failed", "Last round failed"),
     ];
     html! {
         form.filters method="get" action="/console" role="search" {
@@ -287,16 +350,14 @@ fn lists(
     open: &[Row],
     rows: &[SessionSummary],
     next: Option<String>,
-    titles: &[(ConversationId, String)],
+    reads: &HashMap<ConversationId, Read>,
     now: Timestamp,
 ) -> Markup {
-    let title = |id: &ConversationId| {
-        let found = titles.iter().find(|(of, _)| of == id);
-        found.map_or("", |(_, title)| title.as_str()).to_owned()
-    };
+    let none = Read::default();
+    let read = |id: &ConversationId| reads.get(id).unwrap_or(&none);
     html! {
         div #list data-refresh=(format!("{}&part=1", filter.link(&filter.after))) {
-            @if filter.state != "failed" {
+            @if !filter.is_failed() {
                 section {
                     h2 { "Open rounds " span.count { (open.len()) } }
                     @if open.is_empty() { p.dim { "No round is open." } }
@@ -308,17 +369,18 @@ fn lists(
                             } }
                             tbody {
                                 @for row in open {
-                                    (open_row(row, &title(&row.summary.conversation), now))
+                                    (open_row(row, &read(&row.summary.conversation).title, now))
                                 }
                             }
                         } }
                     }
                 }
             }
-            @if filter.state.is_empty() || filter.state == "failed" {
+            @if filter.state.is_empty() || filter.is_failed() {
                 section {
                     h2 { "By id" }
-                    @if rows.is_empty() { p.dim { "None here." } }
+                    @if rows.is_empty() && next.is_some() { p.dim { "None so far." } }
+                    @else if rows.is_empty() { p.dim { "None here." } }
                     @else {
                         div.wide { table.rows {
                             thead { tr {
@@ -327,7 +389,7 @@ fn lists(
                             } }
                             tbody {
                                 @for row in rows {
-                                    (stored_row(row, &title(&row.conversation), now))
+                                    (stored_row(row, read(&row.conversation), now))
                                 }
                             }
                         } }
@@ -372,12 +434,15 @@ fn open_row(row: &Row, title: &str, now: Timestamp) -> Markup {
     }
 }
 
-fn stored_row(row: &SessionSummary, title: &str, now: Timestamp) -> Markup {
+fn stored_row(row: &SessionSummary, read: &Read, now: Timestamp) -> Markup {
     html! {
         tr {
-            (name(&row.conversation, title))
+            (name(&row.conversation, &read.title))
             td {
-                @if row.failed.is_some() { (badge("bad", "failed")) }
+                @if row.failed.is_some() { (badge("bad", "damaged")) }
+                @else if let Some(code) = &read.failure {
+                    (badge("bad", "failed")) " " span.dim.small { (code) }
+                }
                 @else {
                     @match row.open {
                         Open::None => span.dim { "none" },

@@ -4,7 +4,9 @@
 use std::fmt::Write as _;
 
 use maud::{Escaper, Markup};
-use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{
+    Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd, TextMergeStream,
+};
 
 use super::html::{code, trusted};
 use crate::visible::visible;
@@ -18,7 +20,7 @@ pub(super) fn markdown(text: &str) -> Markup {
     let options =
         Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     let mut out = Writer::default();
-    for event in Parser::new_ext(&text, options) {
+    for event in TextMergeStream::new(Parser::new_ext(&text, options)) {
         out.event(event);
         if out.html.len() > HTML_MAX {
             return code(&text);
@@ -34,14 +36,34 @@ struct Writer {
     columns: Vec<Alignment>,
     column: usize,
     in_head: bool,
+    in_code: bool,
     /// The open links: whether each was written.
     links: Vec<bool>,
+    /// Level of the last heading, from 1; 0 before the first.
+    headings: usize,
 }
 
 impl Writer {
     fn text(&mut self, text: &str) {
         // Writing to memory cannot fail.
         let _ = Escaper::new(&mut self.html).write_str(text);
+    }
+
+    /// Text in which addresses of the web are links.
+    fn linked(&mut self, text: &str) {
+        let mut rest = text;
+        while let Some((before, address, after)) = next_address(rest)
+            && !self.in_code
+            && self.links.is_empty()
+        {
+            self.text(before);
+            // A scheme alone leads nowhere.
+            self.link(address.strip_suffix("//").map_or(address, |_| ""));
+            self.text(address);
+            self.end(TagEnd::Link);
+            rest = after;
+        }
+        self.text(rest);
     }
 
     fn tag(&mut self, tag: &'static str) {
@@ -57,8 +79,8 @@ impl Writer {
                 self.text(&text);
                 self.tag("</code>");
             }
-            Event::Text(text)
-            | Event::Html(text)
+            Event::Text(text) => self.linked(&text),
+            Event::Html(text)
             | Event::InlineHtml(text)
             | Event::InlineMath(text)
             | Event::DisplayMath(text)
@@ -73,7 +95,7 @@ impl Writer {
     fn start(&mut self, tag: Tag<'_>) {
         match tag {
             Tag::Paragraph => self.tag("<p>"),
-            Tag::Heading { level, .. } => self.tag(heading(level).0),
+            Tag::Heading { level, .. } => self.heading(level),
             Tag::BlockQuote(_) => self.tag("<blockquote>"),
             Tag::CodeBlock(kind) => {
                 self.tag("<pre class=\"code\"");
@@ -85,6 +107,7 @@ impl Writer {
                     self.tag("\"");
                 }
                 self.tag("><code>");
+                self.in_code = true;
             }
             Tag::List(None) => self.tag("<ul>"),
             Tag::List(Some(first)) => {
@@ -123,9 +146,15 @@ impl Writer {
     fn end(&mut self, tag: TagEnd) {
         match tag {
             TagEnd::Paragraph => self.tag("</p>"),
-            TagEnd::Heading(level) => self.tag(heading(level).1),
+            TagEnd::Heading(_) => {
+                let at = self.headings.saturating_sub(1);
+                self.tag(HEADINGS.get(at).map_or("", |tags| tags.1));
+            }
             TagEnd::BlockQuote(_) => self.tag("</blockquote>"),
-            TagEnd::CodeBlock => self.tag("</code></pre>"),
+            TagEnd::CodeBlock => {
+                self.in_code = false;
+                self.tag("</code></pre>");
+            }
             TagEnd::List(false) => self.tag("</ul>"),
             TagEnd::List(true) => self.tag("</ol>"),
             TagEnd::Item => self.tag("</li>"),
@@ -142,6 +171,13 @@ impl Writer {
             TagEnd::Link | TagEnd::Image if self.links.pop() == Some(true) => self.tag("</a>"),
             _ => {}
         }
+    }
+
+    /// Begins a heading: at most one level below the last one, so that no level is left out.
+    fn heading(&mut self, level: HeadingLevel) {
+        self.headings = (level as usize).min(self.headings + 1).min(HEADINGS.len());
+        let at = self.headings - 1;
+        self.tag(HEADINGS.get(at).map_or("", |tags| tags.0));
     }
 
     /// Begins a link. Only addresses of the web become one, and none inside of another.
@@ -161,14 +197,27 @@ impl Writer {
 }
 
 /// Headings of a text stand below those of the page.
-fn heading(level: HeadingLevel) -> (&'static str, &'static str) {
-    match level {
-        HeadingLevel::H1 => ("<h3>", "</h3>"),
-        HeadingLevel::H2 => ("<h4>", "</h4>"),
-        HeadingLevel::H3 => ("<h5>", "</h5>"),
-        HeadingLevel::H4 | HeadingLevel::H5 | HeadingLevel::H6 => ("<h6>", "</h6>"),
-    }
+/// The first address of the web in a text, with what stands before and after it.
+fn next_address(text: &str) -> Option<(&str, &str, &str)> {
+    let schemes = ["https://", "http://"].into_iter();
+    let start = schemes.filter_map(|scheme| text.find(scheme)).min()?;
+    let (before, from) = text.split_at(start);
+    let is_end = |letter: char| letter.is_whitespace() || "<>\"'`\\|".contains(letter);
+    let address = from.get(..from.find(is_end).unwrap_or(from.len()))?;
+    let marks = |letter: char| ".,;:!?*_)]}".contains(letter);
+    let address = address.trim_end_matches(marks);
+    let after = from.get(address.len()..)?;
+    Some((before, address, after))
 }
+
+/// The tags of headings, from below that of the page.
+const HEADINGS: [(&str, &str); 5] = [
+    ("<h2>", "</h2>"),
+    ("<h3>", "</h3>"),
+    ("<h4>", "</h4>"),
+    ("<h5>", "</h5>"),
+    ("<h6>", "</h6>"),
+];
 
 #[cfg(test)]
 mod tests {
@@ -219,6 +268,35 @@ mod tests {
                 .matches("<a ")
                 .count()
                 == 1
+        );
+    }
+
+    #[test]
+    fn headings_leave_out_no_level() {
+        assert_eq!(
+            shown("### a\n# b\n###### c"),
+            "<h2>a</h2><h2>b</h2><h3>c</h3>"
+        );
+    }
+
+    #[test]
+    fn an_address_in_a_text_is_a_link_and_in_code_it_is_not() {
+        let page = shown("see https://a.example/b_c_d?e=1, or `https://f.example`");
+        assert!(page.contains("see ") && page.contains(", or <code>https://f.example</code>"));
+        assert!(
+            page.contains("href=\"https://a.example/b_c_d?e=1\""),
+            "{page}"
+        );
+        assert_eq!(page.matches("<a ").count(), 1, "{page}");
+        assert_eq!(
+            shown("```\nhttps://a.example\n```").matches("<a ").count(),
+            0
+        );
+        assert_eq!(
+            shown("[https://a.example](https://b.example)")
+                .matches("<a ")
+                .count(),
+            1
         );
     }
 

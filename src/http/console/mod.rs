@@ -40,6 +40,7 @@ mod flame;
 mod form;
 mod host;
 mod html;
+mod imported;
 mod item;
 mod items;
 mod list;
@@ -123,7 +124,10 @@ pub(super) fn routes(redactor: &Redactor) -> Router<App> {
         .route("/console/host/tenants/new", post(host::put))
         .route("/console/host/tenants/{tenant}/pause", post(host::pause))
         .route("/console/host/tenants/{tenant}/quota", post(host::quota))
-        .route("/console/host/tenants/{tenant}/key", post(host::key))
+        .route(
+            "/console/host/tenants/{tenant}/key",
+            get(host::new_key).post(host::key),
+        )
         .route("/console/host/tenants/{tenant}/erase", post(host::erase))
         .route("/console/host/tenants/{tenant}/remove", post(host::remove))
         .merge(evaluations())

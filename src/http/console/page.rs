@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use axum::{
     body::Body,
     extract::Request,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -16,6 +16,7 @@ use super::{
     answer::see_other,
     assets::{ICON_PATH, SCRIPT_PATH, STYLE_PATH},
     cookies::{CSRF, cookie},
+    session::SessionSlot,
 };
 use crate::{
     http::{
@@ -180,14 +181,21 @@ fn csrf_field(token: &str) -> Markup {
 
 /// Middleware of the console: renders pages and failures in the person's colours, masks secrets in
 /// failures, and sets the headers of every answer.
-pub(super) async fn dressed(redactor: Redactor, request: Request, next: Next) -> Response {
+pub(super) async fn dressed(redactor: Redactor, mut request: Request, next: Next) -> Response {
     let theme = theme(request.headers());
+    let is_form = request.method() == Method::POST;
+    let slot = SessionSlot::default();
+    request.extensions_mut().insert(slot.clone());
     let mut response = next.run(request).await;
     if let Some(page) = response.extensions_mut().remove::<Page>() {
         put(&mut response, &page, theme);
     } else if let Some(Unrendered(problem)) = response.extensions_mut().remove::<Unrendered>() {
         let problem = problem.masked(|text| redactor.mask(text));
-        put(&mut response, &failure(&problem), theme);
+        put(
+            &mut response,
+            &failure(&problem, slot.take().as_ref(), is_form),
+            theme,
+        );
         if let Some(ms) = problem.retry_after_ms {
             let after = HeaderValue::from(ms.div_ceil(1000));
             response.headers_mut().insert(header::RETRY_AFTER, after);
@@ -235,16 +243,23 @@ fn theme(headers: &HeaderMap) -> Option<&'static str> {
     }
 }
 
-fn failure(problem: &Problem) -> Page {
+/// The page of a failure. Whoever is logged in keeps the links to the other pages.
+fn failure(problem: &Problem, session: Option<&Session>, is_form: bool) -> Page {
     let content = html! {
         div.narrow {
             h1 { (problem.title) }
             p.flash.bad { (visible(&problem.detail)) }
             p.dim { "Code " code { (problem.code) } ", status " (problem.status) }
+            @if is_form && session.is_some() {
+                p.dim { "The browser\u{2019}s Back leads to the form, with what was typed." }
+            }
             p { a href="/console" { "To the start" } }
         }
     };
-    Page::without_session(problem.title, content)
+    match session {
+        Some(session) => Page::new(session, Section::Nowhere, problem.title, content),
+        None => Page::without_session(problem.title, content),
+    }
 }
 
 fn frame(page: &Page, theme: Option<&str>) -> Markup {

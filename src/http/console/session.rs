@@ -1,12 +1,13 @@
 //! Who asks for a page: the session of a request, and what its pages need.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Extension, FromRequestParts},
     http::{HeaderMap, Method, request::Parts},
 };
 use callboard_actors::ids::TenantId;
+use parking_lot::Mutex;
 
 use super::{
     cookies::{SESSION_COOKIE, cookie},
@@ -47,6 +48,17 @@ pub(in crate::http) fn tenant_of(headers: &HeaderMap, app: &App) -> Option<Tenan
     }
 }
 
+/// Where a request leaves its session, for the page of a failure.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SessionSlot(Arc<Mutex<Option<Session>>>);
+
+impl SessionSlot {
+    /// The session of the request, if a handler asked for it.
+    pub(super) fn take(&self) -> Option<Session> {
+        self.0.lock().take()
+    }
+}
+
 /// Whoever has a session.
 pub(super) struct AnySession {
     pub(super) session: Session,
@@ -57,7 +69,12 @@ impl FromRequestParts<App> for AnySession {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
         match session_of(&parts.headers, app) {
-            Some(session) => Ok(Self { session }),
+            Some(session) => {
+                if let Some(SessionSlot(slot)) = parts.extensions.get() {
+                    *slot.lock() = Some(session.clone());
+                }
+                Ok(Self { session })
+            }
             None => Err(Failure::LoggedOut {
                 next: (parts.method == Method::GET).then(|| parts.uri.to_string()),
             }),

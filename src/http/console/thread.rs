@@ -54,6 +54,8 @@ pub(super) struct Part {
     from: Option<u64>,
     /// A prompt whose text begins the box to write in.
     draft: Option<u64>,
+    /// A compaction was asked for and removed nothing.
+    kept: Option<String>,
 }
 
 /// What every page of a conversation shows at its top.
@@ -226,6 +228,9 @@ pub(super) async fn thread(
                 header { strong { "Model" } span.dim.small { "writes" } }
                 pre.live {}
             }
+            @if part.kept.is_some() {
+                p.flash role="status" { "There was nothing to compact: the context is as it was." }
+            }
             (composer(&subject, &viewer.session, draft.as_deref()))
         }
     };
@@ -296,7 +301,10 @@ fn status(subject: &Subject) -> Markup {
                 span.dim { "since " (ago(since, subject.now)) }
             }
             @if status.prompts_waiting > 0 {
-                span { (status.prompts_waiting) " waiting prompts" }
+                span {
+                    (status.prompts_waiting)
+                    @if status.prompts_waiting == 1 { " waiting prompt" } @else { " waiting prompts" }
+                }
             }
             @if let Some(failure) = &status.failure { span.bad { (failure) } }
             span.grow {}
@@ -341,7 +349,7 @@ fn composer(subject: &Subject, session: &Session, draft: Option<&str>) -> Markup
         details.more {
             summary { "Copy, compact, empty, delete" }
             div.row {
-                form method="post" action=(path("fork")) {
+                form.row method="post" action=(path("fork")) {
                     (csrf(session))
                     label.hidden for="copy" { "Id of the copy" }
                     input #copy name="copy" placeholder="id of the copy" maxlength="128";

@@ -10,7 +10,7 @@ mod operator;
 use std::collections::HashMap;
 
 use callboard::{FnTool, ToolContext, ToolError};
-use callboard_actors::conversation::round::rules::ApprovalMode;
+use callboard_actors::{conversation::round::rules::ApprovalMode, ports::ProviderError};
 use serde::Deserialize;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -506,9 +506,12 @@ async fn a_conversation_is_begun_steered_forked_and_taken_back_by_forms() {
         )
         .await;
     browser.until("/console/c/copy", "read this too").await;
-    assert_eq!(
-        browser.form("/console/c/copy/compact", &[]).await.status,
-        303
+    let kept = browser.form("/console/c/copy/compact", &[]).await;
+    let to = kept.location.unwrap();
+    let kept = browser.get(to.split('#').next().unwrap()).await.text;
+    assert!(
+        kept.contains("There was nothing to compact"),
+        "{to}: {kept}"
     );
     assert_eq!(browser.form("/console/c/copy/reset", &[]).await.status, 303);
     assert!(
@@ -605,6 +608,77 @@ async fn a_person_allows_and_denies_calls_in_place() {
     assert!(timeline.contains("class=\"bar approval") && timeline.contains("class=\"bar model"));
     let figures = browser.get("/console/c/ask/figures").await.text;
     assert!(figures.contains("<code>note</code>") && figures.contains("Tokens in"));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn the_filter_of_failures_finds_conversations_whose_last_round_failed() {
+    let model = ScriptedModel::answering(|request, _| {
+        let last = request.messages.last().map(|message| message.text());
+        match last.unwrap_or_default().starts_with("fail") {
+            true => Reply::error(ProviderError::InvalidRequest {
+                status: 400,
+                message: "no".into(),
+            }),
+            false => Reply::text("yes"),
+        }
+    });
+    let server = Server::start(model).await;
+    for (id, prompts) in [
+        ("fine", vec!["hello"]),
+        ("broken", vec!["hello", "fail"]),
+        ("mended", vec!["fail", "hello"]),
+    ] {
+        for prompt in prompts {
+            server.send(id, prompt).await;
+        }
+    }
+    let mut browser = Browser::with(&server, ACME).await;
+
+    let failed = browser.get("/console?state=failed").await.text;
+    let all = browser.get("/console").await.text;
+
+    let has = |page: &str, id: &str| page.contains(&format!("href=\"/console/c/{id}\""));
+    let found = ["fine", "broken", "mended"].map(|id| has(&failed, id));
+    assert_eq!(found, [false, true, false], "{failed}");
+    assert_eq!(all.matches(">failed</span>").count(), 1, "{all}");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn an_imported_thread_shows_its_tool_calls_with_their_results() {
+    let server = asking().await;
+    let put = with_json(
+        server.ask(Method::PUT, "/v1/conversations/old", ACME),
+        &json!({"messages": [
+            {"role": "user", "content": "look"},
+            {"role": "assistant", "content": [
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "t1", "name": "bash", "input": {"command": "ls -l /srv"}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "t1", "content": "total 42"},
+            ]},
+            {"role": "assistant", "content": "Done."},
+        ]}),
+    );
+    assert_eq!(soon(put.send()).await.unwrap().status(), 201);
+    let mut browser = Browser::with(&server, ACME).await;
+
+    let page = browser.get("/console/c/old").await.text;
+
+    assert!(
+        page.contains("<pre class=\"code\">ls -l /srv</pre>"),
+        "{page}"
+    );
+    assert_eq!(
+        page.matches("<pre class=\"code\">total 42</pre>").count(),
+        1
+    );
+    assert!(
+        page.contains(">done</span>") && !page.contains("0 ms"),
+        "{page}"
+    );
     server.end().await;
 }
 

@@ -2,6 +2,8 @@
 //! kind of key. `matrix.txt` holds the expected statuses; a route without a line there fails this
 //! test, and so does a changed status.
 
+use std::collections::BTreeMap;
+
 use callboard::http::{MadeKey, OperatorError, Reloaded, TenantPut};
 use callboard_actors::ports::BoxFuture;
 use expect_test::expect_file;
@@ -28,6 +30,11 @@ impl Operator for Obliging {
 
     fn put_quota(&self, _: TenantId, _: Value) -> BoxFuture<'_, Result<(), OperatorError>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn quotas(&self) -> BoxFuture<'_, BTreeMap<TenantId, Value>> {
+        let set = TenantId::new("acme").map(|id| (id, json!({ "turns_max": 3 })));
+        Box::pin(std::future::ready(set.into_iter().collect()))
     }
 
     fn new_key(&self, _: TenantId, _: bool) -> BoxFuture<'_, Result<MadeKey, OperatorError>> {

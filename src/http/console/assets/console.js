@@ -44,6 +44,27 @@ function local(from = document) {
 local();
 setInterval(tick, 1000);
 
+// Boxes that scroll can be reached and scrolled by keys. ---------------------------------------
+function reach() {
+  for (const box of $$(".wide, pre.code")) {
+    const given = box.hasAttribute("data-reach");
+    if (box.hasAttribute("tabindex") && !given) continue;
+    const scrolls = box.scrollWidth > box.clientWidth + 1 || box.scrollHeight > box.clientHeight + 1;
+    const wanted = scrolls && !$("a, button, input, select, summary", box);
+    if (wanted === given) continue;
+    for (const name of ["data-reach", "tabindex", "role", "aria-label"]) box.removeAttribute(name);
+    if (!wanted) continue;
+    const name = box.closest("section, details, article, main")?.querySelector("summary, h2, h1, strong");
+    box.dataset.reach = "";
+    box.tabIndex = 0;
+    box.setAttribute("role", "group");
+    box.setAttribute("aria-label", name?.textContent.trim().slice(0, 80) || "Text that scrolls");
+  }
+}
+reach();
+addEventListener("resize", () => requestAnimationFrame(reach));
+document.addEventListener("toggle", reach, true);
+
 // HTML of this host ---------------------------------------------------------------------------
 const parse = (text) => new DOMParser().parseFromString(text, "text/html");
 // Nothing when the session has ended: the login page knows where to come back.
@@ -68,6 +89,7 @@ if (list) {
     tag = answer.headers.get("ETag") || "";
     const fresh = $("#list", parse(await answer.text()));
     if (fresh) list.replaceChildren(...fresh.childNodes);
+    reach();
   };
   const again = () => setTimeout(() => refresh().finally(again), quiet < 12 ? 5000 : 10000);
   again();
@@ -96,6 +118,27 @@ function follow() {
     live.hidden = true;
   }
 
+  // A control, recognised in the HTML that replaces it.
+  const keyOf = (one) => [one.tagName, one.id, one.name, one.tagName === "BUTTON" ? one.value : "",
+    one.getAttribute("href"), one.form?.getAttribute("action"),
+    one.form?.elements.namedItem("call")?.value, one.closest("details")?.id].join("|");
+
+  function focused() {
+    const one = document.activeElement;
+    const part = one?.closest("#items .item, #status");
+    return part && { one, part: part.id, key: keyOf(one), asked: Boolean(one.closest("form.question")) };
+  }
+
+  // Gives the focus back to the same control, else to the next question, its item or the box.
+  function refocus(was) {
+    if (!was || was.one.isConnected) return;
+    const part = document.getElementById(was.part);
+    const same = part && [part, ...$$("a, button, input, summary, [tabindex]", part)].find((one) => keyOf(one) === was.key);
+    const next = was.asked ? $("form.question button", items) : null;
+    const to = same || next || (part?.matches(".item") ? part : $("#prompt"));
+    to?.focus({ preventScroll: true });
+  }
+
   // Asks for what begins at the first item that can still change.
   async function refresh() {
     if (busy) { again = true; return; }
@@ -113,11 +156,16 @@ function follow() {
       if (!part.hasAttribute("data-whole")) { location.reload(); return; }
       const open = new Set($$("details[open]", items).map((one) => one.id));
       const stay = atEnd();
+      const was = focused();
+      const typed = new Map($$("input[id]", items).map((one) => [one.id, one.value]));
       all.slice(kept.length).forEach((item) => item.remove());
       local(part);
       for (const one of $$("details", part)) if (open.has(one.id)) one.open = true;
+      for (const one of $$("input[id]", part)) one.value = typed.get(one.id) ?? one.value;
       items.append(...part.childNodes);
       $("#status").replaceWith($("#status", fresh));
+      reach();
+      refocus(was);
       if (stay) toEnd();
     } finally {
       busy = false;
@@ -183,19 +231,18 @@ function watchHost() {
 
   function draw(name, value) {
     const all = (series[name] ||= []);
-    all.push(value ?? all[all.length - 1] ?? 0);
+    all.push(value); // `null`: nothing was measured in this time.
     if (all.length > kept) all.shift();
     const max = Math.max(...all, 1e-9);
     // The first minute fills the plot, then it moves.
     const step = 300 / (Math.max(all.length, 30) - 1);
-    const points = all.map((y, at) => `${(at * step).toFixed(1)},${(78 - (y / max) * 74).toFixed(1)}`);
+    const points = all.flatMap((y, at) => (y === null ? [] : `${(at * step).toFixed(1)},${(78 - (y / max) * 74).toFixed(1)}`));
     const plot = $(`[data-plot="${name}"]`);
     $("polyline", plot).setAttribute("points", points.join(" "));
-    const shown = all[all.length - 1];
-    const digits = shown >= 100 ? 0 : shown >= 1 ? 1 : 3;
+    const digits = value >= 100 ? 0 : value >= 1 ? 1 : 3;
     const unit = plot.dataset.unit;
-    const text = shown === 0 ? "0" : shown.toFixed(digits);
-    $(`[data-value="${name}"]`).textContent = unit === "$" ? `$${text}` : `${text} ${unit}`.trim();
+    const text = value === null ? "–" : value.toLocaleString("en-US", { maximumFractionDigits: digits });
+    $(`[data-value="${name}"]`).textContent = value === null ? text : unit === "$" ? `$${text}` : `${text} ${unit}`.trim();
   }
 
   let source = null;

@@ -1,5 +1,10 @@
 //! The operator's pages.
 
+use callboard_actors::{
+    chat::Usage,
+    policy::{Price, Prices},
+};
+
 use super::{super::matrix::Obliging, *};
 
 async fn operated() -> Server {
@@ -40,12 +45,6 @@ async fn the_operator_reads_figures_and_rules_tenants_by_forms() {
     operator.form(&of("pause"), &[("paused", "false")]).await;
     server.send("c", "again").await;
 
-    let made = operator.form(&of("key"), &[("replace", "1")]).await;
-    assert!(
-        made.status == 200 && made.text.contains("cb_"),
-        "{}",
-        made.text
-    );
     for (path, fields, expected) in [
         (of("quota"), vec![("quota", "{\"turns_max\": 3}")], 303),
         (of("quota"), vec![("quota", "{turns")], 422),
@@ -71,6 +70,100 @@ async fn the_operator_reads_figures_and_rules_tenants_by_forms() {
         404,
         "its data was erased"
     );
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_new_key_is_shown_once_and_loading_its_page_again_makes_no_other() {
+    let server = operated().await;
+    let mut operator = Browser::with(&server, ADMIN).await;
+    let path = "/console/host/tenants/acme/key";
+
+    let made = operator.form(path, &[("replace", "1")]).await;
+    let first = operator.get(path).await;
+    let again = operator.get(path).await;
+
+    assert_eq!((made.status, made.location.as_deref()), (303, Some(path)));
+    let shown = "id=\"key\">cb_";
+    assert!(!made.text.contains("cb_") && first.text.contains(shown));
+    assert!(!again.text.contains(shown) && again.text.contains("A key is shown once"));
+    operator.form(path, &[]).await;
+    let other = operator.get("/console/host/tenants/zeta/key").await;
+    assert!(!other.text.contains(shown), "{}", other.text);
+    server.end().await;
+}
+
+#[tokio::test]
+async fn the_form_of_quotas_shows_those_that_are_set_and_says_when_it_has_set_others() {
+    let server = operated().await;
+    let mut operator = Browser::with(&server, ADMIN).await;
+
+    let before = operator.get("/console/host/tenants").await.text;
+    let fields = [("quota", "{\"turns_max\": 4}")];
+    let set = operator
+        .form("/console/host/tenants/acme/quota", &fields)
+        .await;
+    let to = set.location.unwrap();
+    let after = operator.get(to.split('#').next().unwrap()).await.text;
+
+    let shown = "{&quot;turns_max&quot;:3}</textarea>";
+    assert!(before.contains(shown), "{before}");
+    assert!(before.contains("a quota that is left out is removed"));
+    assert!(!before.contains("The quotas are set.") && after.contains("The quotas are set."));
+    server.end().await;
+}
+
+#[tokio::test]
+async fn the_cost_of_a_tenant_is_shown_without_a_budget_too() {
+    let price = Price::per_million(0.0, 100.0).unwrap();
+    let usage = Usage {
+        input_uncached: 1,
+        output: 20_000,
+        ..Usage::default()
+    };
+    let host = Host::builder()
+        .shared_provider(Arc::new(ScriptedModel::always(
+            Reply::text("yes").usage(usage),
+        )))
+        .model("scripted-1")
+        .prices(Prices::default().with("scripted*", price))
+        .build()
+        .await
+        .unwrap();
+    let server = Server::over(host, Setting::default()).await;
+    server.send("c", "hello").await;
+    let mut operator = Browser::with(&server, ADMIN).await;
+
+    let tenants = operator.until("/console/host/tenants", "$2.00").await;
+    let host = operator.get("/console/host").await.text;
+
+    assert!(host.contains("$2.00"), "{host}");
+    assert!(!tenants.contains("of its budget"), "{tenants}");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn whoever_is_logged_in_keeps_the_links_on_the_page_of_an_error() {
+    let server = operated().await;
+    let mut operator = Browser::with(&server, ADMIN).await;
+    let mut tenant = Browser::with(&server, ACME).await;
+    let mut stranger = Browser::new(&server);
+
+    let fields = [("quota", "{turns")];
+    let refused = operator
+        .form("/console/host/tenants/acme/quota", &fields)
+        .await;
+    let unknown = tenant.get("/console/c/unknown").await;
+    let none = stranger.get("/console/nowhere").await;
+
+    assert_eq!(
+        (refused.status, unknown.status, none.status),
+        (422, 404, 404)
+    );
+    assert!(refused.text.contains("href=\"/console/host/tenants\""));
+    assert!(refused.text.contains("leads to the form"));
+    assert!(unknown.text.contains("href=\"/console/fanouts\""));
+    assert!(!none.text.contains("Log out"));
     server.end().await;
 }
 
