@@ -59,10 +59,10 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     host: HostFlags,
     /// Continue this session, or create it
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = "Session")]
     session: Option<ConversationId>,
     /// Continue the session that was used last
-    #[arg(long = "continue", short = 'c', conflicts_with = "session")]
+    #[arg(long = "continue", short = 'c', conflicts_with = "session", help_heading = "Session")]
     last: bool,
     /// Choose the session to continue from a list
     #[arg(long, conflicts_with_all = ["session", "last"])]
@@ -71,19 +71,19 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last", "resume"])]
     attach: Option<ConversationId>,
     /// With --attach: the URL of the server [env: CALLBOARD_SERVER]
-    #[arg(long, value_name = "URL", requires = "attach")]
+    #[arg(long, value_name = "URL", requires = "attach", help_heading = "With a running host")]
     server: Option<String>,
     /// With --attach: the key of the tenant [env: CALLBOARD_KEY]
-    #[arg(long, value_name = "KEY", requires = "attach")]
+    #[arg(long, value_name = "KEY", requires = "attach", help_heading = "With a running host")]
     key: Option<KeyText>,
     /// Cancel each round after this many seconds
-    #[arg(long, value_name = "S", value_parser = super::run::seconds)]
+    #[arg(long, value_name = "S", value_parser = super::run::seconds, help_heading = "Limits")]
     timeout: Option<Duration>,
     /// Print the answers and errors only: no first lines, notes or figures
-    #[arg(long, short = 'q')]
+    #[arg(long, short = 'q', help_heading = "Output")]
     quiet: bool,
     /// Print finished lines only, with nothing that changes on the screen: for screen readers
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     plain: bool,
 }
 

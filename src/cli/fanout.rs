@@ -73,7 +73,7 @@ pub(super) struct FanoutArgs {
     #[command(flatten)]
     host: HostFlags,
     /// Subagents that run at once, at most [default: 1024]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     parallel: Option<u32>,
     /// Keep no journals: nothing is stored, and a crash loses all results
     #[arg(long, conflicts_with_all = ["name", "db"])]
@@ -83,19 +83,19 @@ pub(super) struct FanoutArgs {
     #[arg(long)]
     warm_first: bool,
     /// Name of the fan-out: running the same command again after a crash continues it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Session")]
     name: Option<String>,
     /// With --name: run the tasks again that failed before
-    #[arg(long, requires = "name")]
+    #[arg(long, requires = "name", help_heading = "Session")]
     retry_failed: bool,
     /// Cancel the fan-out after this many seconds
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
     timeout: Option<Duration>,
     /// Print the results and errors only: no first line, notes or progress
-    #[arg(long, short = 'q')]
+    #[arg(long, short = 'q', help_heading = "Output")]
     quiet: bool,
     /// Print one JSON object per task, or the list as JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// List the stored fan-outs in place of running one: when, tasks done, failed and open, cost
     #[arg(long, conflicts_with_all = ["template", "over", "ephemeral", "name", "timeout", "warm_first", "parallel"])]

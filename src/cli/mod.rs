@@ -99,6 +99,9 @@ struct Cli {
     /// Log level or filters, such as `debug` or `callboard=trace` (standard error)
     #[arg(long, global = true, value_name = "LEVEL")]
     log: Option<String>,
+    /// Log more: `-v` is `--log info`, `-vv` is `--log debug`, `-vvv` is `--log trace`
+    #[arg(long, short = 'v', global = true, action = clap::ArgAction::Count, conflicts_with = "log")]
+    verbose: u8,
     #[command(subcommand)]
     command: Command,
 }
@@ -112,7 +115,8 @@ enum Command {
     /// Evaluations: run tasks, report, compare runs, list them, check tasks
     #[command(subcommand, disable_help_subcommand = true, after_help = eval::EXAMPLE)]
     Eval(eval::EvalCommand),
-    /// Stored conversations: list, show, export, import, request, reset, delete, repair
+    /// Stored conversations: list, show, fork, rewind, export, import, request, reset, delete,
+    /// repair
     #[command(subcommand, disable_help_subcommand = true, after_help = sessions::EXAMPLE)]
     Sessions(sessions::SessionsCommand),
     /// The tools that a model is offered: list, show, call
@@ -206,7 +210,13 @@ fn run(cli: Cli) -> Result<Done, Failure> {
             .as_ref()
             .map_or(&usual, |config| &config.observability);
         let secrets = config.iter().flat_map(Config::masked_texts);
-        crate::telemetry::init(cli.log.as_deref(), observability, &Redactor::new(secrets))
+        let level = match cli.verbose {
+            0 => cli.log.as_deref(),
+            1 => Some("info"),
+            2 => Some("debug"),
+            _ => Some("trace"),
+        };
+        crate::telemetry::init(level, observability, &Redactor::new(secrets))
             .map_err(|error| Failure::usage(error.to_string()))?
     };
     let outcome = runtime.block_on(async {
