@@ -345,8 +345,9 @@ fn nothing(question: &Question, round: &Round) -> String {
     if let Some(first) = failed.first() {
         let _ = write!(
             text,
-            "\n{} tool calls failed; the first said: {first}",
-            failed.len()
+            "\n{} tool call{} failed; the first said: {first}",
+            failed.len(),
+            if failed.len() == 1 { "" } else { "s" }
         );
     }
     let top = round.batches.iter().flatten().find(|seen| {
