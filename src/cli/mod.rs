@@ -4,10 +4,11 @@
 //! # Layout
 //! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) · `help` (the page of commands, in groups) ·
 //! `mcp_servers` (those of the configuration and a file) · `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
-//! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `live` (the rows that change) · `progress`
+//! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `wrap` (words at the terminal's width) · `live` (the rows that change) · `progress`
 //! (bars) · `signals` · `typing` (lines typed ahead) · `change` (an edit as a diff) · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
-//! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab). Then the commands.
+//! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab) · `lines` (where lines of a chat come
+//! from), `continued` (those that end in a backslash), `chat_words` (those that mean the same in every chat). Then the commands.
 
 mod failure;
 mod pasted;
@@ -21,6 +22,7 @@ mod trust;
 mod attach;
 mod markdown;
 mod terminal;
+mod wrap;
 mod live;
 mod pick;
 mod progress;
@@ -43,6 +45,8 @@ mod clipboard;
 mod complete;
 mod links;
 mod line_keys;
+mod continued;
+mod chat_words;
 mod lines;
 mod models;
 mod run;

@@ -45,7 +45,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "ID", help_heading = "Session")]
     session: Option<ConversationId>,
     /// Continue the session that was used last
-    #[arg(long = "continue", short = 'c', conflicts_with_all = ["session", "resume"])]
+    #[arg(long = "continue", short = 'c', conflicts_with_all = ["session", "resume"], help_heading = "Session")]
     last: bool,
     /// Resume an interrupted round of the session; needs no prompt
     #[arg(long, requires = "session", help_heading = "Session")]
@@ -115,6 +115,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
     };
     let mut view = View::new(args.json, shows)
         .still_lines(args.plain)
+        .notes(!args.quiet)
         .edits_in(&config.data_dir);
 
     view.set_window(session.app.setup().context.window);

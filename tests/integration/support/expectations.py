@@ -310,10 +310,10 @@ def main():
     wait_for("Why not?")
     type_text("Keep src, only list it.")
     keys("Enter")
-    wait_for('? bash {"command": "ls -R src"}')
+    wait_for("? bash\n  $ ls -R src\n")
     check("Keep src, only list it." in calls[-1] and "is_error" in calls[-1], "the model does not read why the call was refused")
     answer("e", "Allow bash?")
-    wait_for('? bash {"command":"ls src"}')
+    wait_for("? bash\n  $ ls src\n")
     answer("y", "Allow bash?")
     shown = ended("Twice more, then clean up.")
     check(shown.count("Allow file_edit") == 1, "always was asked again")
@@ -361,7 +361,7 @@ def main():
     # 7
     prompt("How full is it?", ["Not very."])
     shown = ended("How full is it?")
-    figures = r"end_turn · [\d,]+ tokens in, [\d,]+ out · \d+ % of 200k · \$\S+ · .* · claude-sonnet-4-5 · raise-the-cap\n"
+    figures = r"end_turn · [\d,]+ tokens in, [\d,]+ out · \d+ % of 200k · \$\S+ · .* ·\s+claude-sonnet-4-5 · raise-the-cap\n"
     check(re.search(figures, shown), "the footer lacks tokens, window, cost, model or branch")
     check("Stop at three" not in histories[-1] and "Count to a million" in histories[-1], "the prompt was not taken back")
     type_text("/model")
