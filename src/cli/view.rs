@@ -24,7 +24,7 @@ use super::{
         size,
     },
     unfold,
-    wrap::for_stderr,
+    wrap::parts_for_stderr,
 };
 use crate::visible::VisibleStream;
 
@@ -415,7 +415,7 @@ impl View {
                 self.has_answer = self.many_answers;
             }
             if self.lines {
-                err_line(&self.paint.dim(&for_stderr(&self.footer(end))));
+                err_line(&self.paint.dim(&parts_for_stderr(&self.footer(end))));
             }
         }
         self.running.clear();
@@ -431,7 +431,7 @@ impl View {
         self.running.len()
     }
 
-    fn footer(&self, end: &RoundEnd) -> String {
+    fn footer(&self, end: &RoundEnd) -> Vec<String> {
         let mut parts = vec![end.stop_reason.code().to_owned()];
         if self.calls > 0 {
             parts.push(counted(self.calls, "tool call"));
@@ -453,7 +453,7 @@ impl View {
             parts.push(model.clone());
             parts.extend(branch(workspace));
         }
-        parts.join(" · ")
+        parts
     }
 
     fn text(&mut self, text: &str) {
@@ -842,7 +842,7 @@ mod tests {
 
         assert_eq!(
             view.footer(&end),
-            "end_turn · 1,000 tokens in, 2 out · 1.5 s"
+            ["end_turn", "1,000 tokens in, 2 out", "1.5 s"]
         );
     }
 

@@ -12,7 +12,20 @@ pub(super) fn for_stderr(text: &str) -> String {
     }
 }
 
-/// The same for standard output.
+/// Parts on one line of standard error; rows end between them.
+pub(super) fn parts_for_stderr(parts: &[String]) -> String {
+    for_stderr(&unbroken(parts)).replace(NO_BREAK, " ")
+}
+
+/// A space at which no row ends.
+const NO_BREAK: char = '\u{a0}';
+
+fn unbroken(parts: &[String]) -> String {
+    let parts = parts.iter().map(|part| part.replace(' ', "\u{a0}"));
+    parts.collect::<Vec<_>>().join("\u{a0}· ")
+}
+
+/// As [`for_stderr`], for standard output.
 pub(super) fn for_stdout(text: &str) -> String {
     match std::io::stdout().is_terminal() {
         true => wrapped(text, size().0, indent),
@@ -86,6 +99,16 @@ mod tests {
         assert_eq!(wrapped("東京 東京", 5, indent), "東京\n東京");
         // The last space, behind which a person types, stays.
         assert_eq!(wrapped("  yes, [N]o ", 9, indent), "  yes,\n  [N]o ");
+    }
+
+    #[test]
+    fn a_row_ends_between_parts_only() {
+        let parts = ["448 ms", "a-model", "a branch"].map(str::to_owned);
+
+        assert_eq!(
+            wrapped(&unbroken(&parts), 12, indent).replace(NO_BREAK, " "),
+            "448 ms ·\na-model ·\na branch"
+        );
     }
 
     #[test]
