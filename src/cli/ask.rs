@@ -11,6 +11,7 @@ use std::{
     },
 };
 
+use serde::Deserialize;
 use tokio::sync::oneshot;
 
 pub(super) use answer::Answer;
@@ -18,7 +19,9 @@ use answer::Offer;
 
 use super::{
     change::change,
-    terminal::{Paint, err, err_line, err_shown},
+    terminal::{Paint, counted, err, err_line, err_shown},
+    view::seconds,
+    wrap::for_stderr,
 };
 use crate::visible::{escaped_json, visible_strict};
 
@@ -43,6 +46,16 @@ pub(super) struct Question {
     pub(super) input: String,
     /// Why the call needs approval.
     pub(super) reason: String,
+}
+
+/// The arguments of `bash`. With any other argument the call is shown as JSON: nothing that a person
+/// decides on is left out.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Bash {
+    command: String,
+    folder: Option<String>,
+    timeout_ms: Option<u64>,
 }
 
 /// The open questions of a round.
@@ -178,10 +191,54 @@ impl Question {
 
     /// Prints the question, with the keys that answer it.
     fn show(&self, paint: Paint, keys: &str) {
-        match self.as_change(paint, keys) {
-            Some(shown) => err_shown(&shown),
-            None => err(&self.shown(paint, keys)),
+        let special = self
+            .as_change(paint, keys)
+            .or_else(|| self.as_command(paint, keys));
+        let shown = special
+            .as_deref()
+            .map_or_else(|| self.shown(paint, keys), str::to_owned);
+        // The keys are words too, and are not cut at the edge.
+        let shown = match shown.rsplit_once('\n') {
+            Some((what, asks)) => format!("{what}\n{}", for_stderr(asks)),
+            None => shown,
+        };
+        match special {
+            Some(_) => err_shown(&shown),
+            None => err(&shown),
         }
+    }
+
+    /// Formats a command as the lines that run, each behind the mark of a shell, which no line of the
+    /// question itself has; `None` for any other call. All lines are shown.
+    fn as_command(&self, paint: Paint, keys: &str) -> Option<String> {
+        if self.name != "bash" {
+            return None;
+        }
+        let bash: Bash = serde_json::from_str(&self.input).ok()?;
+        let mut shown = format!("{} {}", paint.bold("?"), paint.bold("bash"));
+        if let Some(folder) = &bash.folder {
+            shown.push_str(&format!(
+                " in {}",
+                visible_strict(folder).replace('\n', "\\n")
+            ));
+        }
+        if let Some(ms) = bash.timeout_ms {
+            shown.push_str(&format!(", at most {}", seconds(ms)));
+        }
+        shown.push('\n');
+        let command = visible_strict(&bash.command);
+        let lines = command.split('\n').count();
+        for (at, line) in command.split('\n').enumerate() {
+            let mark = if at == 0 { "$" } else { ">" };
+            shown.push_str(&format!("  {mark} {line}\n"));
+        }
+        if lines > LINES_AT_ONCE || shown.chars().count() > CHARS_AT_ONCE {
+            shown.push_str(&format!(
+                "  {}: scroll up and read from the beginning.\n",
+                counted(lines, "line")
+            ));
+        }
+        Some(shown + &self.asks("bash", keys))
     }
 
     /// Formats a change of a file as a diff; `None` for any other call. All lines are shown.
@@ -298,6 +355,39 @@ mod tests {
         assert!(shown(1001).ends_with(
             "x\n  1001 characters: scroll up and read from the beginning.\n  why. Allow bash? [y]es, [a]lways, [N]o "
         ));
+    }
+
+    #[test]
+    fn a_command_is_asked_as_the_lines_that_run() {
+        let asked = |input: serde_json::Value| {
+            Question {
+                tool_call_id: "t1".into(),
+                name: "bash".into(),
+                input: input.to_string(),
+                reason: "why.".into(),
+            }
+            .as_command(Paint::plain(), KEYS)
+        };
+        let end = "  why. Allow bash? [y]es, [a]lways, [N]o ";
+
+        let two = serde_json::json!({"command": "set -e\necho \u{1b}[2Jone\r\n\u{202e}x"});
+        assert_eq!(
+            asked(two).unwrap(),
+            format!(
+                "? bash\n  $ set -e\n  > echo \\u{{1b}}[2Jone\\u{{d}}\n  > \\u{{202e}}x\n{end}"
+            )
+        );
+        let more = serde_json::json!({"command": "ls", "folder": "a\nb", "timeout_ms": 5000});
+        assert_eq!(
+            asked(more).unwrap(),
+            format!("? bash in a\\nb, at most 5.0 s\n  $ ls\n{end}")
+        );
+        let long = asked(serde_json::json!({"command": "x\n".repeat(30)})).unwrap();
+        assert!(long.contains("  31 lines: scroll up and read from the beginning.\n  why."));
+        assert_eq!(
+            asked(serde_json::json!({"command": "ls", "env": "x"})),
+            None
+        );
     }
 
     #[test]

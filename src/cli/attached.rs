@@ -14,16 +14,20 @@ use serde_json::{Value, json};
 
 use super::{
     ask::{Answer, Asker, Question},
+    chat_words::{self, Meaning, meaning},
     failure::{Done, Failure},
     follow::interrupting,
     held::Held,
     remote::Remote,
     sessions::messages,
     signals::Signals,
-    terminal::{Paint, Terminals, err_line, out_line, ring_after, ring_at_question, sanitize},
+    terminal::{
+        Paint, Terminals, counted, err_line, out_line, ring_after, ring_at_question, sanitize,
+    },
     typing::{Typed, Typing},
     unfold,
     view::View,
+    wrap::list_for_stdout,
 };
 
 const MESSAGES: &str = "/v1/conversations/{id}/messages";
@@ -43,6 +47,7 @@ const CALLS_MAX: usize = 1000;
 pub(super) const HELP: &str = "\
 /help     this list
 /quit     leave (also Ctrl-D); the conversation stays at its server
+exit and quit alone leave too. Enter behind one backslash breaks a line.
 What you type while a round runs waits in a queue. Esc cancels the running round, Ctrl-C does
 and empties the queue. Ctrl-O shows the whole output of the last call of an ended round, Ctrl-G
 opens the line in your editor. Not here: !COMMAND, @FILE, /attach and images, Esc twice (rewind),
@@ -58,6 +63,16 @@ const SUMMARY_CHARS_MAX: usize = 1000;
 pub(super) struct Attached {
     pub(super) remote: Remote,
     pub(super) id: ConversationId,
+}
+
+/// What a line did.
+pub(super) enum Line {
+    /// The chat ends.
+    Leave,
+    /// It is no command of this chat, and was not sent.
+    Refused,
+    /// It was handled, or failed.
+    Done(Result<Done, Failure>),
 }
 
 /// The status of a conversation, as far as it is shown.
@@ -131,6 +146,12 @@ fn kind(value: &Value) -> Option<EventKind> {
             retry_count: u32::try_from(number("retry_count")).unwrap_or(u32::MAX),
             artifact_id: None,
         },
+        "retry" => EventKind::Retry {
+            layer: "gateway",
+            attempt: u32::try_from(number("attempt")).unwrap_or(u32::MAX),
+            delay_ms: number("delay_ms"),
+            reason: text("reason"),
+        },
         "usage" => EventKind::Usage {
             usage: serde_json::from_value(value.clone()).ok()?,
             cost_usd: value.get("cost_usd").and_then(Value::as_f64),
@@ -164,32 +185,34 @@ impl Attached {
             .get_of("/v1/conversations/{id}", &self.id, "")
             .await?;
         err_line(&format!(
-            "{} {} at {}: {}, {} rounds",
+            "{} {} at {}: {}, {}",
             Paint::stderr().bold("callboard"),
             self.id,
             sanitize(self.remote.base()),
             sanitize(&status.state),
-            status.rounds
+            counted(status.rounds, "round")
         ));
         Ok(())
     }
 
-    /// Handles one line; `None` to leave.
+    /// Handles one line.
     pub(super) async fn line(
         &self,
         line: &str,
+        is_interactive: bool,
         view: &mut View,
         signals: &mut Signals,
         typing: &mut Typing,
-    ) -> Option<Result<Done, Failure>> {
-        match line {
-            "" => Some(Ok(Done::Well)),
-            "/quit" | "/exit" => None,
-            "/help" => {
-                out_line(HELP);
-                Some(Ok(Done::Well))
+    ) -> Line {
+        match meaning(line, is_interactive) {
+            Meaning::Empty => Line::Done(Ok(Done::Well)),
+            Meaning::Leave => Line::Leave,
+            Meaning::Help => {
+                out_line(&list_for_stdout(HELP));
+                Line::Done(Ok(Done::Well))
             }
-            prompt => Some(self.prompt(prompt, view, signals, typing).await),
+            Meaning::Other if chat_words::is_refused(line) => Line::Refused,
+            Meaning::Other => Line::Done(self.prompt(line, view, signals, typing).await),
         }
     }
 
@@ -341,7 +364,7 @@ impl Attached {
                         let text = |name: &str| text_of(&value, name);
                         typing.pause();
                         view.set_below(Vec::new());
-                        view.still();
+                        view.asks();
                         ring_at_question(begun);
                         let question = Question {
                             tool_call_id: text("tool_call_id"),

@@ -20,6 +20,7 @@ use clap::Args;
 
 use super::{
     attach, by_hand,
+    chat_words::{self, Meaning, meaning},
     editor::edited,
     failure::{Done, Failure},
     flags::HostFlags,
@@ -35,6 +36,7 @@ use super::{
     trust::{Notes, ProjectUse},
     typing::Typing,
     view::View,
+    wrap::list_for_stdout,
 };
 use crate::config::Config;
 
@@ -59,31 +61,46 @@ pub(super) struct ChatArgs {
     #[command(flatten)]
     host: HostFlags,
     /// Continue this session, or create it
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = "Session")]
     session: Option<ConversationId>,
     /// Continue the session that was used last
-    #[arg(long = "continue", short = 'c', conflicts_with = "session")]
+    #[arg(
+        long = "continue",
+        short = 'c',
+        conflicts_with = "session",
+        help_heading = "Session"
+    )]
     last: bool,
     /// Choose the session to continue from a list
-    #[arg(long, conflicts_with_all = ["session", "last"])]
+    #[arg(long, conflicts_with_all = ["session", "last"], help_heading = "Session")]
     resume: bool,
     /// Talk with a conversation of a running `callboard serve`, which runs the model and the tools
-    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last", "resume"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["session", "last", "resume"], help_heading = "With a running host")]
     attach: Option<ConversationId>,
     /// With --attach: the URL of the server [env: CALLBOARD_SERVER]
-    #[arg(long, value_name = "URL", requires = "attach")]
+    #[arg(
+        long,
+        value_name = "URL",
+        requires = "attach",
+        help_heading = "With a running host"
+    )]
     server: Option<String>,
     /// With --attach: the key of the tenant [env: CALLBOARD_KEY]
-    #[arg(long, value_name = "KEY", requires = "attach")]
+    #[arg(
+        long,
+        value_name = "KEY",
+        requires = "attach",
+        help_heading = "With a running host"
+    )]
     key: Option<KeyText>,
     /// Cancel each round after this many seconds
-    #[arg(long, value_name = "S", value_parser = super::run::seconds)]
+    #[arg(long, value_name = "S", value_parser = super::run::seconds, help_heading = "Limits")]
     timeout: Option<Duration>,
     /// Print the answers and errors only: no first lines, notes or figures
-    #[arg(long, short = 'q')]
+    #[arg(long, short = 'q', help_heading = "Output")]
     quiet: bool,
     /// Print finished lines only, with nothing that changes on the screen: for screen readers
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     plain: bool,
 }
 
@@ -126,6 +143,8 @@ struct Chat<'c> {
     sent: Option<(String, String)>,
     /// How the last prompt ended.
     last: Result<Done, Failure>,
+    /// Whether a line was refused, because it is no command.
+    refused: bool,
     is_interactive: bool,
 }
 
@@ -162,6 +181,8 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         flags: args.host.clone(),
         view: View::new(false, shows)
             .still_lines(args.plain)
+            .many_answers()
+            .notes(!args.quiet)
             .edits_in(&config.data_dir),
         signals,
         typing: Typing::default(),
@@ -170,6 +191,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
         begun: None,
         sent: None,
         last: Ok(Done::Well),
+        refused: false,
         is_interactive: lines.is_interactive(),
     };
     if chat.is_interactive && !args.quiet {
@@ -181,7 +203,7 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
             Some(line) => shown(line),
             None => {
                 let begun = chat.typing.take_unfinished().or(chat.begun.take());
-                let (line, returned) = lines.begin_with(begun).next().await;
+                let (line, returned) = lines.begin_with(begun).next(&mut chat.signals).await;
                 lines = returned;
                 match line {
                     Some(Line::Entered(line)) => line,
@@ -227,11 +249,22 @@ pub(super) async fn run(config: &Config, args: ChatArgs) -> Result<Done, Failure
             Next::Leave(done) => break done,
         }
     };
+    if chat.is_interactive && !args.quiet {
+        commands::show_how_to_resume(&session, args.host.db.as_deref()).await;
+    }
     session.app.host.shutdown(SHUTDOWN).await;
     // The exit code matters to a script; a person has seen the error already.
-    match (lines.is_interactive(), left, chat.last) {
-        (false, Done::Well, last) => last.map_err(|failure| failure.hint("the last prompt failed")),
+    match (chat.is_interactive, left, chat.last) {
+        (false, Done::Well, last) => exit_of_pipe(last, chat.refused),
         (_, left, _) => Ok(left),
+    }
+}
+
+/// How a chat over a pipe ends: as its last prompt did, and never well if a line was refused.
+fn exit_of_pipe(last: Result<Done, Failure>, refused: bool) -> Result<Done, Failure> {
+    match last {
+        Ok(Done::Well) if refused => Ok(Done::Badly),
+        last => last.map_err(|failure| failure.hint("the last prompt failed")),
     }
 }
 
@@ -252,6 +285,15 @@ impl Chat<'_> {
 
     /// Handles one line: a command, or a prompt.
     async fn line(&mut self, session: &Session, line: &str) -> Next {
+        match meaning(line, self.is_interactive) {
+            Meaning::Empty => return Next::GoOn,
+            Meaning::Leave => return Next::Leave(Done::Well),
+            Meaning::Help => {
+                out_line(&list_for_stdout(help::HELP));
+                return Next::GoOn;
+            }
+            Meaning::Other => {}
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         let (command, rest) = words
             .split_first()
@@ -259,12 +301,6 @@ impl Chat<'_> {
         // The rest of the line as it was typed.
         let text = line.strip_prefix(command).unwrap_or_default().trim();
         let done = match command {
-            "" => Ok(()),
-            "/quit" | "/exit" => return Next::Leave(Done::Well),
-            "/help" => {
-                out_line(help::HELP);
-                Ok(())
-            }
             "/fork" => commands::fork(session, rest).await,
             "/rewind" => commands::rewind(session, rest).await,
             "/tools" => {
@@ -312,11 +348,8 @@ impl Chat<'_> {
                 Err(failure) => Err(failure),
             },
             _ if self.is_interactive && line.starts_with('!') => self.by_hand(session, line).await,
-            command if is_command(command) => {
-                err_line(&format!(
-                    "there is no command {}; /help lists the commands",
-                    sanitize(command)
-                ));
+            _ if chat_words::is_refused(line) => {
+                self.refused = true;
                 Ok(())
             }
             _ => {
@@ -440,13 +473,6 @@ fn attach_file(file: &Path, attached: &mut Vec<Attachment>) -> Result<Done, Fail
             Err(failure)
         }
     }
-}
-
-/// Whether the first word of a line is meant as a command. A path has a second slash or a dot.
-fn is_command(word: &str) -> bool {
-    word.strip_prefix('/').is_some_and(|name| {
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
-    })
 }
 
 fn print_failure(result: Result<(), Failure>) {

@@ -212,6 +212,9 @@ fn project(config: &Config) -> Vec<Finding> {
     findings
 }
 
+/// What gives commands the stronger boundary.
+const STRONGER: &str = "install it (`apt install bubblewrap`), or allow user namespaces";
+
 fn sandbox(config: &Config) -> Finding {
     let name = "sandbox";
     let mode = crate::app::sandbox_mode(config.sandbox);
@@ -239,7 +242,17 @@ fn sandbox(config: &Config) -> Finding {
                     ..
                 }),
                 Some(note),
-            ) => Finding::warn(name, note, "install bubblewrap, or allow user namespaces"),
+            ) => Finding::warn(name, note, STRONGER),
+            (
+                Some(SandboxPolicy {
+                    kind: "landlock", ..
+                }),
+                _,
+            ) => Finding::warn(
+                name,
+                "commands run behind Landlock, a weaker boundary than bubblewrap",
+                STRONGER,
+            ),
             (
                 Some(SandboxPolicy {
                     kind,

@@ -13,7 +13,9 @@ use callboard_actors::{
     conversation::round::rules::Recovery,
     host::{CacheShare, FanOut, FanOutRun, FanOutSummary, TaskEnd},
     ids::{ConversationId, FAN_OUT_PREFIX},
+    journal::thousands,
     policy::Budget,
+    stream::StopReason,
 };
 use clap::Args;
 use serde_json::json;
@@ -28,8 +30,9 @@ use super::{
     session::{announce, scope},
     sessions::TenantFlag,
     signals::Signals,
-    terminal::{Paint, err_line, out, out_json, sanitize},
+    terminal::{Paint, counted, err_line, out, out_json, sanitize},
     trust::{Notes, ProjectUse},
+    wrap::{for_stderr, for_stdout},
 };
 use crate::{
     app::{self, App, Opening, Overrides, Purpose, Sessions, TENANT},
@@ -73,29 +76,29 @@ pub(super) struct FanoutArgs {
     #[command(flatten)]
     host: HostFlags,
     /// Subagents that run at once, at most [default: 1024]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
     parallel: Option<u32>,
     /// Keep no journals: nothing is stored, and a crash loses all results
-    #[arg(long, conflicts_with_all = ["name", "db"])]
+    #[arg(long, conflicts_with_all = ["name", "db"], help_heading = "Session")]
     ephemeral: bool,
     /// Run the first task alone, so that the others find the common prompt in the provider's cache;
     /// prints the effect at the end
     #[arg(long)]
     warm_first: bool,
     /// Name of the fan-out: running the same command again after a crash continues it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Session")]
     name: Option<String>,
     /// With --name: run the tasks again that failed before
-    #[arg(long, requires = "name")]
+    #[arg(long, requires = "name", help_heading = "Session")]
     retry_failed: bool,
     /// Cancel the fan-out after this many seconds
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
     timeout: Option<Duration>,
     /// Print the results and errors only: no first line, notes or progress
-    #[arg(long, short = 'q')]
+    #[arg(long, short = 'q', help_heading = "Output")]
     quiet: bool,
     /// Print one JSON object per task, or the list as JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// List the stored fan-outs in place of running one: when, tasks done, failed and open, cost
     #[arg(long, conflicts_with_all = ["template", "over", "ephemeral", "name", "timeout", "warm_first", "parallel"])]
@@ -171,7 +174,7 @@ pub(super) async fn run(config: &Config, args: FanoutArgs) -> Result<Done, Failu
     let run = app.host.tenant(TENANT).fan_out(fan_out).await?;
     let name = run.name().to_owned();
     let paint = Paint::stderr();
-    let note = |line: &str| (!args.quiet).then(|| err_line(&paint.dim(line)));
+    let note = |line: &str| (!args.quiet).then(|| err_line(&paint.dim(&for_stderr(line))));
     if !args.ephemeral && args.name.is_none() {
         note(&format!(
             "fan-out {0}; run the same command with --name {0} to continue it",
@@ -311,7 +314,7 @@ async fn follow(
                     if args.json {
                         out_json(&text)
                     } else {
-                        out(&text)
+                        out(&for_stdout(&text))
                     }
                 });
             }
@@ -338,8 +341,17 @@ fn section(end: &TaskEnd, line: &str) -> String {
             sanitize(&why.failure.message).replace('\n', " ")
         );
     }
+    if is_cut_short(end) {
+        section += "[the answer was cut: it reached the longest answer allowed; --max-tokens allows more]\n";
+    }
     section.push('\n');
     section
+}
+
+/// Whether the answer ended at the longest one allowed.
+fn is_cut_short(end: &TaskEnd) -> bool {
+    let stop = end.outcome.as_ref().ok().map(|round| &round.stop_reason);
+    stop == Some(&StopReason::MaxTokens)
 }
 
 /// Formats a result for programs, on one line.
@@ -424,13 +436,18 @@ fn figures(summary: &FanOutSummary) -> String {
         (0, 0) => String::new(),
         _ => format!(", {cut} cut, {not_begun} not begun"),
     };
+    let short = summary.tasks.iter().filter(|end| is_cut_short(end)).count();
+    let short = match short {
+        0 => String::new(),
+        short => format!(", {} cut short", counted(short, "answer")),
+    };
     format!(
-        "{tasks} task{}: {} done, {} failed{interrupted}{attached} · {} tokens in, {} out · {:.1} s",
-        if tasks == 1 { "" } else { "s" },
+        "{}: {} done, {} failed{short}{interrupted}{attached} · {} tokens in, {} out · {:.1} s",
+        counted(tasks, "task"),
         summary.done(),
         count(Standing::Ended),
-        usage.input(),
-        usage.output,
+        thousands(usage.input()),
+        thousands(usage.output),
         summary.wall.as_secs_f64()
     )
 }
@@ -443,7 +460,8 @@ fn effect(summary: &FanOutSummary) -> String {
         });
         format!(
             "{} of {} input tokens from the cache{first}",
-            share.cache_read_tokens, share.input_tokens
+            thousands(share.cache_read_tokens),
+            thousands(share.input_tokens)
         )
     };
     format!(
@@ -493,6 +511,22 @@ mod tests {
             took: Duration::ZERO,
             attached: false,
         }
+    }
+
+    #[test]
+    fn an_answer_that_was_cut_at_its_longest_says_so() {
+        let whole = end("so far", false);
+        let mut round = whole.outcome.as_deref().unwrap().clone();
+        round.stop_reason = StopReason::MaxTokens;
+        let cut = TaskEnd {
+            outcome: Ok(Arc::new(round)),
+            ..whole
+        };
+
+        assert_eq!(
+            section(&cut, "a.txt"),
+            "== 1 a.txt\nso far\n[the answer was cut: it reached the longest answer allowed; --max-tokens allows more]\n\n"
+        );
     }
 
     #[test]

@@ -20,62 +20,67 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 pub(super) struct HostFlags {
     /// Provider: anthropic, openai, openai-responses, gemini, offline, or a name from the configuration
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
     pub(super) provider: Option<String>,
     /// Model, as the provider calls it
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Model")]
     pub(super) model: Option<String>,
     /// Base URL of the provider, as in the official SDKs: Anthropic without /v1, OpenAI with it
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = "Model")]
     pub(super) base_url: Option<String>,
     /// Tokens of the longest answer [default: the model's own maximum, up to 8192]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Model")]
     pub(super) max_tokens: Option<u32>,
     /// How much the model reasons before it answers
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Model")]
     pub(super) effort: Option<EffortFlag>,
     /// Extended thinking of Anthropic's models: off, adaptive, or the most tokens of thoughts
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", help_heading = "Model")]
     pub(super) thinking: Option<Thinking>,
     /// Temperature, 0 to 2; newer models refuse it
-    #[arg(long, value_name = "X", value_parser = temperature)]
+    #[arg(long, value_name = "X", value_parser = temperature, help_heading = "Model")]
     pub(super) temperature: Option<Temperature>,
     /// System prompt in place of the built-in one
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = "Model")]
     pub(super) system: Option<String>,
     /// Folder that the tools work in; its AGENTS.md is read if it is trusted
-    #[arg(long, value_name = "DIR", default_value = ".")]
+    #[arg(long, value_name = "DIR", default_value = ".", help_heading = "Tools")]
     pub(super) workspace: PathBuf,
     /// Session file [default: in the data folder of the configuration]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Session")]
     pub(super) db: Option<PathBuf>,
     /// Batches of tool calls in a round, at most [default: 25]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(super) max_tool_iterations: Option<u32>,
     /// Whether tools that change something may run; commands that only read need no approval [default: ask at a terminal, else deny]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Tools")]
     pub(super) approve: Option<ApproveFlag>,
     /// How commands are isolated; auto is linux if the machine supports it, else no commands
     /// [default: auto]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Tools")]
     pub(super) sandbox: Option<SandboxFlag>,
     /// Only these tools, separated by commas
-    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    #[arg(
+        long,
+        value_name = "A,B",
+        value_delimiter = ',',
+        help_heading = "Tools"
+    )]
     pub(super) tools: Option<Vec<String>>,
     /// No tools
-    #[arg(long, conflicts_with = "tools")]
+    #[arg(long, conflicts_with = "tools", help_heading = "Tools")]
     pub(super) no_tools: bool,
     /// Folder of skills, each a folder with a SKILL.md
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "Tools")]
     pub(super) skills: Option<PathBuf>,
     /// Tokens that the session may use in total, in and out
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
     pub(super) budget_tokens: Option<u64>,
     /// US dollars that the session may cost in total; the model needs a price in [prices]
-    #[arg(long, value_name = "X", value_parser = dollars)]
+    #[arg(long, value_name = "X", value_parser = dollars, help_heading = "Limits")]
     pub(super) budget_usd: Option<f64>,
     /// Also use the MCP servers of this file: {"mcpServers": {"name": {"command": …}}}
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Tools")]
     pub(super) mcp: Option<PathBuf>,
 }
 

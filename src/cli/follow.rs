@@ -63,7 +63,7 @@ pub(super) async fn follow(
     view.begin();
     for question in old.open {
         typing.pause();
-        view.still();
+        view.asks();
         asker.ask(question);
     }
     loop {
@@ -140,7 +140,7 @@ pub(super) async fn follow(
                 {
                     typing.pause();
                     view.set_below(Vec::new());
-                    view.still();
+                    view.asks();
                     ring_at_question(begun);
                     asker.ask(Question {
                         tool_call_id: tool_call_id.clone(),

@@ -4,6 +4,10 @@ use std::{
     io::BufRead,
     os::unix::ffi::OsStrExt as _,
     path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,7 +19,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     complete::{Words, menu},
+    continued::{Continued, continues},
     line_keys::{ChatKey, ChatKeys},
+    signals::Signals,
     terminal::{Paint, Terminals, err, err_line},
 };
 use crate::config::Config;
@@ -45,8 +51,16 @@ pub(super) enum Line {
 /// The source of lines. Reading blocks, so a blocking thread takes the source and returns it with
 /// the line.
 pub(super) enum Lines {
-    Editor(Box<Reedline>),
+    Editor(Editor),
     Pipe,
+}
+
+/// The line editor of a terminal.
+pub(super) struct Editor {
+    reads: Box<Reedline>,
+    /// Set when a signal ends the prompt: the editor sees it within 100 ms.
+    ends: Arc<AtomicBool>,
+    continued: Continued,
 }
 
 impl Lines {
@@ -59,17 +73,25 @@ impl Lines {
         if !(terminals.stdin && terminals.stderr && terminals.stdout) {
             return Self::Pipe;
         }
+        let (ends, continued) = (Arc::new(AtomicBool::new(false)), Continued::default());
         let editor = Reedline::create()
             .use_bracketed_paste(true)
+            .with_break_signal(Arc::clone(&ends))
+            .with_validator(Box::new(continued.clone()))
             .with_ansi_colors(Paint::stderr().is_on())
             .with_highlighter(Box::new(Plain))
             .with_completer(Box::new(Words::new(help, workspace)))
             .with_menu(menu())
             .with_edit_mode(Box::new(ChatKeys::new()));
-        Self::Editor(Box::new(match history(&config.data_dir, workspace) {
+        let reads = Box::new(match history(&config.data_dir, workspace) {
             Ok(history) => editor.with_history(Box::new(history)),
             Err(_) => editor,
-        }))
+        });
+        Self::Editor(Editor {
+            reads,
+            ends,
+            continued,
+        })
     }
 
     pub(super) fn is_interactive(&self) -> bool {
@@ -79,40 +101,74 @@ impl Lines {
     /// The same lines, of which the next one begins with what was typed ahead.
     pub(super) fn begin_with(mut self, text: Option<String>) -> Self {
         if let (Self::Editor(editor), Some(text)) = (&mut self, text) {
-            editor.run_edit_commands(&[EditCommand::InsertString(text)]);
+            editor
+                .reads
+                .run_edit_commands(&[EditCommand::InsertString(text)]);
         }
         self
     }
 
-    pub(super) async fn next(self) -> (Option<Line>, Self) {
-        let interactive = self.is_interactive();
-        let read = tokio::task::spawn_blocking(move || self.read());
-        read.await.unwrap_or((
-            None,
-            if interactive {
-                Self::Editor(Box::new(Reedline::create()))
-            } else {
-                Self::Pipe
+    /// Waits for a line. A signal to the process ends the wait with [`Line::Interrupted`]; a terminal
+    /// has its usual modes again.
+    pub(super) async fn next(self, signals: &mut Signals) -> (Option<Line>, Self) {
+        let ends = match &self {
+            Self::Editor(editor) => {
+                // A Ctrl-C that came as the round ended was meant for the round.
+                signals.forget_interrupts();
+                Some(Arc::clone(&editor.ends))
+            }
+            Self::Pipe => None,
+        };
+        let mut read = tokio::task::spawn_blocking(move || self.read());
+        let read = tokio::select! {
+            biased;
+            () = signals.next() => match ends {
+                Some(ends) => {
+                    ends.store(true, Ordering::Relaxed);
+                    let (_, lines) = read.await.unwrap_or((None, Self::Pipe));
+                    return (Some(Line::Interrupted), lines);
+                }
+                // The read of a pipe cannot be cancelled; it ends with the program.
+                None => return (Some(Line::Interrupted), Self::Pipe),
             },
-        ))
+            read = &mut read => read,
+        };
+        read.unwrap_or((None, Self::Pipe))
     }
 
     fn read(mut self) -> (Option<Line>, Self) {
         let line = match &mut self {
-            Self::Pipe => {
-                let mut line = String::new();
-                match std::io::stdin().lock().read_line(&mut line) {
-                    Ok(0) | Err(_) => None,
-                    Ok(_) => Some(Line::Entered(line)),
-                }
-            }
+            Self::Pipe => piped(&mut std::io::stdin().lock()).map(Line::Entered),
             Self::Editor(editor) => edit(editor),
         };
         (line, self)
     }
 }
 
-fn edit(editor: &mut Reedline) -> Option<Line> {
+/// Reads a line of piped input, with those that go on with it.
+fn piped(input: &mut impl BufRead) -> Option<String> {
+    let mut text = String::new();
+    loop {
+        let before = text.len();
+        match input.read_line(&mut text) {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return Some(text).filter(|_| before > 0),
+        }
+        let line = text.trim_end_matches(['\r', '\n']);
+        if !continues(line) || line.len() == text.len() {
+            return Some(text);
+        }
+        text.truncate(line.len() - 1);
+        text.push('\n');
+    }
+}
+
+fn edit(editor: &mut Editor) -> Option<Line> {
+    let Editor {
+        reads: editor,
+        continued,
+        ..
+    } = editor;
     let prompt = DefaultPrompt::new(DefaultPromptSegment::Empty, DefaultPromptSegment::Empty);
     let is_again = |before: Option<Instant>| before.is_some_and(|at| at.elapsed() < TWICE);
     let (mut interrupted, mut escaped): (Option<Instant>, Option<Instant>) = (None, None);
@@ -120,8 +176,9 @@ fn edit(editor: &mut Reedline) -> Option<Line> {
         match editor.read_line(&prompt) {
             Ok(Signal::Success(line)) => {
                 let _ = editor.sync_history(); // Now, so that it outlives a closed terminal.
-                return Some(Line::Entered(line));
+                return Some(Line::Entered(continued.joined(line)));
             }
+            Ok(Signal::ExternalBreak(_)) => return Some(left(Line::Interrupted)),
             Ok(Signal::CtrlC) if is_again(interrupted) => return Some(Line::Interrupted),
             Ok(Signal::CtrlC) => {
                 interrupted = Some(Instant::now());
@@ -185,4 +242,17 @@ fn history(data_dir: &Path, workspace: &Path) -> std::io::Result<FileBackedHisto
     };
     crate::private::file().create(true).open(&file)?;
     FileBackedHistory::with_file(LINES_REMEMBERED, file).map_err(std::io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piped_line_goes_on_behind_one_backslash() {
+        let mut input = "one\\\ntwo\\\r\nthree\nC:\\\\\n\nlast\\".as_bytes();
+        let all: Vec<String> = std::iter::from_fn(|| piped(&mut input)).collect();
+
+        assert_eq!(all, ["one\ntwo\nthree\n", "C:\\\\\n", "\n", "last\\"]);
+    }
 }

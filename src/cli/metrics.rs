@@ -118,6 +118,17 @@ fn pretty(value: &impl serde::Serialize) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
 
+/// The nearest whole number.
+fn whole(number: f64) -> u64 {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a float becomes the nearest number there is"
+    )]
+    let whole = number.round() as u64;
+    whole
+}
+
 fn describe(stats: &GlobalStats) -> String {
     let GlobalStats {
         total_conversations,
@@ -127,9 +138,10 @@ fn describe(stats: &GlobalStats) -> String {
         avg_tokens_per_call,
     } = stats;
     format!(
-        "Conversations: {}\nTool Calls: {}\nTokens: {}\nDuration: {total_duration_seconds:.1}s\nTokens per Call: {avg_tokens_per_call:.0}\n",
+        "Conversations: {}\nTool Calls: {}\nTokens: {}\nDuration: {total_duration_seconds:.1}s\nTokens per Call: {}\n",
         thousands(*total_conversations),
         thousands(*total_tool_calls),
         thousands(*total_tokens),
+        thousands(whole(*avg_tokens_per_call)),
     )
 }

@@ -4,10 +4,11 @@
 //! # Layout
 //! Shared: `failure` (one-line errors and exit codes) · `usage` (the same for clap's errors) · `help` (the page of commands, in groups) ·
 //! `mcp_servers` (those of the configuration and a file) · `flags` (flags of `run` and `chat`) · `remote` (a running host in place of the store) · `trust` (files of the current folder, and the question
-//! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `live` (the rows that change) · `progress`
+//! about them) · `attach` (files for a prompt) · `markdown` (text as rows) · `terminal` · `wrap` (words at the terminal's width) · `live` (the rows that change) · `progress`
 //! (bars) · `signals` · `typing` (lines typed ahead) · `change` (an edit as a diff) · `ask` (approvals) ·
 //! `view` (events for people and programs) · `follow` (a round until its end) · `session` (a
-//! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab). Then the commands.
+//! conversation opened for a person) · `by_hand` (`!command`, `@file`) · `editor` · `complete` (Tab) · `lines` (where lines of a chat come
+//! from), `continued` (those that end in a backslash), `chat_words` (those that mean the same in every chat). Then the commands.
 
 mod failure;
 mod pasted;
@@ -21,6 +22,7 @@ mod trust;
 mod attach;
 mod markdown;
 mod terminal;
+mod wrap;
 mod live;
 mod pick;
 mod progress;
@@ -43,6 +45,8 @@ mod clipboard;
 mod complete;
 mod links;
 mod line_keys;
+mod continued;
+mod chat_words;
 mod lines;
 mod models;
 mod run;
@@ -99,6 +103,9 @@ struct Cli {
     /// Log level or filters, such as `debug` or `callboard=trace` (standard error)
     #[arg(long, global = true, value_name = "LEVEL")]
     log: Option<String>,
+    /// Log more: `-v` is `--log info`, `-vv` is `--log debug`, `-vvv` is `--log trace`
+    #[arg(long, short = 'v', global = true, action = clap::ArgAction::Count, conflicts_with = "log")]
+    verbose: u8,
     #[command(subcommand)]
     command: Command,
 }
@@ -112,7 +119,8 @@ enum Command {
     /// Evaluations: run tasks, report, compare runs, list them, check tasks
     #[command(subcommand, disable_help_subcommand = true, after_help = eval::EXAMPLE)]
     Eval(eval::EvalCommand),
-    /// Stored conversations: list, show, export, import, request, reset, delete, repair
+    /// Stored conversations: list, show, fork, rewind, export, import, request, reset, delete,
+    /// repair
     #[command(subcommand, disable_help_subcommand = true, after_help = sessions::EXAMPLE)]
     Sessions(sessions::SessionsCommand),
     /// The tools that a model is offered: list, show, call
@@ -206,7 +214,13 @@ fn run(cli: Cli) -> Result<Done, Failure> {
             .as_ref()
             .map_or(&usual, |config| &config.observability);
         let secrets = config.iter().flat_map(Config::masked_texts);
-        crate::telemetry::init(cli.log.as_deref(), observability, &Redactor::new(secrets))
+        let level = match cli.verbose {
+            0 => cli.log.as_deref(),
+            1 => Some("info"),
+            2 => Some("debug"),
+            _ => Some("trace"),
+        };
+        crate::telemetry::init(level, observability, &Redactor::new(secrets))
             .map_err(|error| Failure::usage(error.to_string()))?
     };
     let outcome = runtime.block_on(async {

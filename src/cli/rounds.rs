@@ -7,7 +7,7 @@ use callboard_actors::{
         is_reminder,
     },
     ids::RoundId,
-    journal::{ConversationRound, summary},
+    journal::{ConversationRound, summary, thousands},
     stream::RoundStatus,
 };
 
@@ -62,7 +62,7 @@ pub(super) fn line(number: usize, round: &ConversationRound) -> String {
         excerpt.push('…');
     }
     let id = round.round_id;
-    let tokens = round.tokens_used;
+    let tokens = thousands(round.tokens_used);
     let took = seconds(round.latency_ms);
     sanitize(&format!(
         "{number:>3}  {id}  {tokens} tokens, {took}{state}  {excerpt}"

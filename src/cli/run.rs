@@ -42,28 +42,28 @@ pub(super) struct RunArgs {
     #[command(flatten)]
     host: HostFlags,
     /// Continue this session, or create it
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", help_heading = "Session")]
     session: Option<ConversationId>,
     /// Continue the session that was used last
-    #[arg(long = "continue", short = 'c', conflicts_with_all = ["session", "resume"])]
+    #[arg(long = "continue", short = 'c', conflicts_with_all = ["session", "resume"], help_heading = "Session")]
     last: bool,
     /// Resume an interrupted round of the session; needs no prompt
-    #[arg(long, requires = "session")]
+    #[arg(long, requires = "session", help_heading = "Session")]
     resume: bool,
     /// Add an image (PNG, JPEG, GIF, WebP) or a PDF to the prompt; can be repeated
     #[arg(long, value_name = "FILE")]
     attach: Vec<PathBuf>,
     /// Cancel the round after this many seconds
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = seconds, help_heading = "Limits")]
     timeout: Option<Duration>,
     /// Print the answer and errors only: no first line, notes, tool calls or progress
-    #[arg(long, short = 'q')]
+    #[arg(long, short = 'q', help_heading = "Output")]
     quiet: bool,
     /// Print finished lines only, with nothing that changes on the screen: for screen readers
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     plain: bool,
     /// Print one event per line, as JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
 }
 
@@ -115,6 +115,7 @@ pub(super) async fn run(config: &Config, args: RunArgs) -> Result<Done, Failure>
     };
     let mut view = View::new(args.json, shows)
         .still_lines(args.plain)
+        .notes(!args.quiet)
         .edits_in(&config.data_dir);
 
     view.set_window(session.app.setup().context.window);

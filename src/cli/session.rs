@@ -16,6 +16,7 @@ use super::{
     flags::HostFlags,
     terminal::{Paint, counted, err_line, sanitize},
     trust,
+    wrap::for_stderr,
 };
 use crate::{
     app::{self, App, Opening, Overrides, Purpose, Sessions, TENANT, nearest},
@@ -72,13 +73,16 @@ pub(super) fn announce(config: &Config, app: &App) {
         ),
         None => String::new(),
     };
-    err_line(&format!(
-        "{} provider {provider}, model {model}, workspace {workspace}{with}",
-        paint.bold("callboard")
+    // The name is painted last: sequences have no columns.
+    let line = for_stderr(&format!(
+        "callboard provider {provider}, model {model}, workspace {workspace}{with}"
     ));
+    let rest = line.strip_prefix("callboard").unwrap_or_default();
+    err_line(&format!("{}{rest}", paint.bold("callboard")));
     trust::note(config);
     for note in &app.notes {
-        err_line(&paint.dim(&format!("note: {}", sanitize(note))));
+        let note = for_stderr(&format!("note: {}", sanitize(note)));
+        err_line(&paint.dim(&note));
     }
 }
 

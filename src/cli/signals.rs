@@ -44,6 +44,19 @@ impl Signals {
         }
     }
 
+    /// Discards SIGINTs that have arrived. A SIGTERM is kept.
+    #[cfg(unix)]
+    pub(super) fn forget_interrupts(&mut self) {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        if let Some(interrupt) = &mut self.interrupt {
+            while let std::task::Poll::Ready(Some(())) = interrupt.poll_recv(&mut context) {}
+        }
+    }
+
+    /// Does nothing: this platform keeps no signals.
+    #[cfg(not(unix))]
+    pub(super) fn forget_interrupts(&mut self) {}
+
     /// Waits for the next signal.
     #[cfg(not(unix))]
     pub(super) async fn next(&mut self) {

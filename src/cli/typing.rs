@@ -15,6 +15,7 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
+    continued::continues,
     markdown::{Line, Span, Style},
     typed::{Keys, is_readable, is_readable_within},
 };
@@ -205,6 +206,11 @@ impl Typing {
 
     fn line_ends(&mut self) {
         let line = self.unfinished();
+        if continues(&line) {
+            self.bytes.pop();
+            self.bytes.push(b'\n');
+            return;
+        }
         if line.trim().is_empty() || self.waiting.len() >= LINES_MAX {
             return;
         }
@@ -248,7 +254,11 @@ impl Typing {
     pub(super) fn rows(&self) -> Vec<Line> {
         let mut rows = Vec::new();
         if let Some(next) = self.waiting.front() {
-            let text: String = next.chars().take(SHOWN_CHARS).collect();
+            let text: String = next
+                .chars()
+                .take(SHOWN_CHARS)
+                .map(|c| on_one_row(&c))
+                .collect();
             let more = match self.waiting.len() - 1 {
                 0 => String::new(),
                 more => format!("  and {more} more"),
@@ -262,13 +272,21 @@ impl Typing {
             let line: Vec<char> = self.unfinished().chars().collect();
             // The end of the line is where the person types.
             let tail = line.get(line.len().saturating_sub(SHOWN_CHARS)..);
-            let text: String = tail.unwrap_or_default().iter().collect();
+            let text: String = tail.unwrap_or_default().iter().map(on_one_row).collect();
             rows.push(vec![
                 Span::new("> ", Style::BOLD),
                 Span::new(&(text + "▏"), Style::PLAIN),
             ]);
         }
         rows
+    }
+}
+
+/// A character as a row shows it: a line break is a sign.
+fn on_one_row(c: &char) -> char {
+    match c {
+        '\n' => '⏎',
+        c => *c,
     }
 }
 
@@ -294,6 +312,17 @@ mod tests {
         assert_eq!(typing.next(), None);
         assert_eq!(typing.take_unfinished().as_deref(), Some("thré"));
         assert!(typing.rows().is_empty());
+    }
+
+    #[test]
+    fn a_line_typed_ahead_goes_on_behind_one_backslash() {
+        let mut typing = Typing::default();
+        typing.take(b"one\\\ntwo");
+        assert_eq!(shown(&typing), ["> one⏎two▏"]);
+        typing.take(b"\n");
+
+        assert_eq!(shown(&typing), ["  queued: one⏎two"]);
+        assert_eq!(typing.next().as_deref(), Some("one\ntwo"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::{
 
 use callboard_actors::{
     ids::ConversationId,
+    journal::thousands,
     policy::usd,
     stream::{EventKind, RoundEnd, StreamEvent, SubagentState},
 };
@@ -19,9 +20,11 @@ use super::{
     live::{Live, ROWS_MAX},
     markdown::{Line, Markdown, Span, Style, cut},
     terminal::{
-        Paint, Terminals, err_line, err_shown, out_data, out_json, out_shown, sanitize, size,
+        Paint, Terminals, counted, err_line, err_shown, out_data, out_json, out_shown, sanitize,
+        size,
     },
     unfold,
+    wrap::parts_for_stderr,
 };
 use crate::visible::VisibleStream;
 
@@ -65,6 +68,16 @@ pub(super) struct View {
     streams: bool,
     /// Whether tool lines go to standard error.
     lines: bool,
+    /// Whether notes that a person needs go to standard error also where tool lines do not.
+    notes: bool,
+    /// Whether several answers follow each other on standard output.
+    many_answers: bool,
+    /// Whether an answer was printed.
+    has_answer: bool,
+    /// When the question that is open was asked.
+    asked_at: Option<Instant>,
+    /// How long the person took for the questions of this round.
+    person: Duration,
     paint: Paint,
     live: Live,
     drawn: Option<Instant>,
@@ -110,6 +123,11 @@ impl View {
             stdout_is_terminal: terminals.stdout,
             streams,
             lines,
+            notes: false,
+            many_answers: false,
+            has_answer: false,
+            asked_at: None,
+            person: Duration::ZERO,
             paint: Paint::stderr(),
             live: Live::new(streams || lines),
             drawn: None,
@@ -193,8 +211,33 @@ impl View {
         self
     }
 
+    /// The view that reports retries on standard error also where that is no terminal.
+    pub(super) fn notes(mut self, notes: bool) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// The view of a chat: in a pipe, an empty line separates its answers.
+    pub(super) fn many_answers(mut self) -> Self {
+        self.many_answers = true;
+        self
+    }
+
+    /// Makes room for a question. The time until the person has answered is not the round's.
+    pub(super) fn asks(&mut self) {
+        self.still();
+        self.asked_at.get_or_insert_with(Instant::now);
+    }
+
+    fn answered(&mut self) {
+        if let Some(at) = self.asked_at.take() {
+            self.person += at.elapsed();
+        }
+    }
+
     /// Starts the spinner: a model or tools are working.
     pub(super) fn begin(&mut self) {
+        self.answered();
         self.spin();
     }
 
@@ -296,10 +339,12 @@ impl View {
                 reason,
                 ..
             } => {
-                self.note(&format!(
-                    "{layer}: {reason}; next try in {}",
-                    seconds(*delay_ms)
-                ));
+                let note = retry_note(layer, *delay_ms, reason);
+                if self.lines {
+                    self.note(&note);
+                } else if self.notes && !self.json {
+                    err_line(&format!("note: {}", sanitize(&note)));
+                }
             }
             EventKind::Queued { position } => self.note(&format!("queued at place {position}")),
             EventKind::TurnRestarted { .. } => self.note("the round is resumed"),
@@ -326,6 +371,7 @@ impl View {
 
     /// Shows that time passes. Call it every 50 ms or so.
     pub(super) fn tick(&mut self) {
+        self.answered(); // Nothing ticks while a question is open.
         self.draw();
     }
 
@@ -358,15 +404,18 @@ impl View {
     /// Displays the end of the round: its text if it was not streamed, and its usage.
     pub(super) fn end(&mut self, end: Option<&RoundEnd>) {
         self.still();
+        self.answered();
         if self.json {
             return;
         }
         if let Some(end) = end {
             if !self.streams && !end.text.is_empty() {
-                out_data(&format!("{}\n", end.text.trim_end_matches('\n')));
+                let separator = if self.has_answer { "\n" } else { "" };
+                out_data(&format!("{separator}{}\n", end.text.trim_end_matches('\n')));
+                self.has_answer = self.many_answers;
             }
             if self.lines {
-                err_line(&self.paint.dim(&self.footer(end)));
+                err_line(&self.paint.dim(&parts_for_stderr(&self.footer(end))));
             }
         }
         self.running.clear();
@@ -374,6 +423,7 @@ impl View {
         self.calls = 0;
         self.shown.clear();
         self.cost_usd = None;
+        self.person = Duration::ZERO;
     }
 
     /// How many tool calls run.
@@ -381,14 +431,12 @@ impl View {
         self.running.len()
     }
 
-    fn footer(&self, end: &RoundEnd) -> String {
+    fn footer(&self, end: &RoundEnd) -> Vec<String> {
         let mut parts = vec![end.stop_reason.code().to_owned()];
-        match self.calls {
-            0 => {}
-            1 => parts.push("1 tool call".into()),
-            n => parts.push(format!("{n} tool calls")),
+        if self.calls > 0 {
+            parts.push(counted(self.calls, "tool call"));
         }
-        let (input, output) = (grouped(end.usage.input()), grouped(end.usage.output));
+        let (input, output) = (thousands(end.usage.input()), thousands(end.usage.output));
         if end.usage.input() > 0 || end.usage.output > 0 {
             parts.push(format!("{input} tokens in, {output} out"));
         }
@@ -399,12 +447,13 @@ impl View {
         if let Some(cost) = self.cost_usd {
             parts.push(usd(micro(cost)));
         }
-        parts.push(seconds(end.latency_ms));
+        let person = u64::try_from(self.person.as_millis()).unwrap_or(u64::MAX);
+        parts.push(seconds(end.latency_ms.saturating_sub(person)));
         if let Some((model, workspace)) = &self.place {
             parts.push(model.clone());
             parts.extend(branch(workspace));
         }
-        parts.join(" · ")
+        parts
     }
 
     fn text(&mut self, text: &str) {
@@ -650,17 +699,21 @@ impl ToolLines {
     }
 }
 
-/// The number with a comma before every three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
+/// What a person reads of a retry.
+fn retry_note(layer: &str, delay_ms: u64, reason: &str) -> String {
+    let reason = match reason {
+        "provider_connection" => "the provider cannot be reached",
+        "provider_timeout" => "the provider did not answer in time",
+        "provider_rate_limited" => "the provider limits the rate",
+        "provider_server_error" => "the provider failed",
+        "provider_protocol" => "the provider's answer cannot be read",
+        reason => reason,
+    };
+    match (layer, delay_ms) {
+        ("fallback", _) => format!("trying a fallback: {reason}"),
+        (_, 0) => format!("trying again: {reason}"),
+        _ => format!("trying again in {}: {reason}", seconds(delay_ms)),
     }
-    text
 }
 
 /// Dollars as millionths.
@@ -754,10 +807,42 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_grouped() {
+    fn a_retry_says_when_and_why() {
+        let notes = [
+            retry_note("gateway", 2000, "provider_connection"),
+            retry_note("output", 0, "it is no JSON"),
+            retry_note("fallback", 0, "provider_server_error"),
+        ];
+
         assert_eq!(
-            [0, 999, 1000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"]
+            notes,
+            [
+                "trying again in 2.0 s: the provider cannot be reached",
+                "trying again: it is no JSON",
+                "trying a fallback: the provider failed"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_time_of_a_round_leaves_out_what_the_person_took() {
+        let terminals = Terminals {
+            stdin: true,
+            stdout: true,
+            stderr: true,
+        };
+        let mut view = View::new(true, terminals);
+        view.person = Duration::from_secs(8);
+        let end: RoundEnd = serde_json::from_value(serde_json::json!({
+            "status": "completed", "stop_reason": "end_turn", "text": "", "full_text": "",
+            "usage": {"input_uncached": 1000, "cache_read": 0, "cache_write": 0, "output": 2},
+            "latency_ms": 9500
+        }))
+        .unwrap();
+
+        assert_eq!(
+            view.footer(&end),
+            ["end_turn", "1,000 tokens in, 2 out", "1.5 s"]
         );
     }
 

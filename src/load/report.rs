@@ -263,12 +263,12 @@ impl Report {
             |rate| format!("open loop at {rate} turns/s"),
         );
         format!(
-            "{} · {} · {rate} · {} tenants · {} conversations · {} tools a turn",
+            "{} · {} · {rate} · {} · {} · {} a turn",
             self.shape.name(),
             self.measured,
-            self.tenants,
-            self.conversations,
-            self.tools_per_turn
+            counted(self.tenants, "tenant"),
+            counted(self.conversations, "conversation"),
+            counted(self.tools_per_turn, "tool")
         )
     }
 
@@ -360,6 +360,12 @@ impl Report {
 
 /// Width of the column of row names.
 const NAME: usize = 18;
+
+/// A count with its noun: `1 tenant`, `2 tenants`.
+fn counted<N: PartialEq + From<u8> + std::fmt::Display>(count: N, noun: &str) -> String {
+    let plural = if count == N::from(1) { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
 
 fn row(table: &mut String, name: &str, value: &str) {
     let _ = writeln!(table, "{name:<NAME$}{value}");

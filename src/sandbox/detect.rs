@@ -249,25 +249,21 @@ fn boundary(
     };
     match probe(root.clone(), spawner, toolchains, limits, helper) {
         Ok(landlock) => {
-            let mut note = format!(
-                "bash runs behind Landlock, not bubblewrap ({})",
-                reason(&why)
-            );
+            // Where only bubblewrap is missing, `doctor` says so: at each run it would be noise.
+            let mut notes = Vec::new();
             if let Some(closed) = landlock.why_closed() {
-                note = format!(
-                    "{note}, and without a mount namespace ({closed}): commands cannot chmod by path, nor create, rename or remove \
-                     entries of folders that hold protected files, such as a folder with .git; bubblewrap or user namespaces would allow it"
-                );
+                notes.push(format!(
+                    "bash runs behind Landlock, not bubblewrap, and without a mount namespace ({closed}; {}): commands cannot chmod by path, nor create, rename or remove \
+                     entries of folders that hold protected files, such as a folder with .git; bubblewrap or user namespaces would allow it",
+                    reason(&why)
+                ));
             }
             if !network.hosts.is_empty() {
-                note = format!(
-                    "{note}; {}",
-                    not_served("behind Landlock there are no sockets at all")
-                );
+                notes.push(not_served("behind Landlock there are no sockets at all"));
             }
             Ok(Detected {
                 sandbox: Some(Arc::new(landlock)),
-                note: Some(note),
+                note: Some(notes.join("; ")).filter(|note| !note.is_empty()),
             })
         }
         Err(error) => Err(SandboxError::Failed(format!(

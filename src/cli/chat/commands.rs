@@ -1,5 +1,7 @@
 //! What the commands of a chat do that need nothing but the conversation.
 
+use std::path::Path;
+
 use callboard_actors::{chat::Role, ids::ConversationId, policy::usd};
 
 use crate::cli::{
@@ -110,6 +112,19 @@ pub(super) async fn show_tokens(session: &Session) -> Result<(), Failure> {
         out_line(&format!("cost {}{limit}", usd(spent.micro_usd)));
     }
     Ok(())
+}
+
+/// Says how this conversation goes on later; nothing if nothing was said in it.
+pub(super) async fn show_how_to_resume(session: &Session, db: Option<&Path>) {
+    let state = session.handle.state().await;
+    if state.is_ok_and(|state| !state.history.messages().is_empty()) {
+        let db = db.map(|db| format!(" --db {}", sanitize(&db.display().to_string())));
+        err_line(&Paint::stderr().dim(&format!(
+            "resume with: callboard chat --session {}{}",
+            session.id,
+            db.unwrap_or_default()
+        )));
+    }
 }
 
 /// Shows the last prompt and its answer, so that a person sees where the conversation was left.

@@ -24,5 +24,6 @@ Ctrl-O    the whole output of the last tool call that was cut, also while a roun
 Ctrl-G    write the line in $VISUAL or $EDITOR
 Ctrl-V    add the image of the clipboard to the next prompt
 Ctrl-C    cancels the running round and empties the queue; twice leaves
-Tab completes commands and @FILE. Alt-Enter breaks a line. What you type while a round runs waits in a queue.
+exit and quit alone leave too, help alone prints this list.
+Tab completes commands and @FILE. Alt-Enter breaks a line, and so does Enter behind one backslash. What you type while a round runs waits in a queue.
 At a question: y runs the call, a also all that are the same, e changes its arguments first, d refuses with words, n refuses.";

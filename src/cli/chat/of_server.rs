@@ -4,10 +4,10 @@ use std::path::Path;
 
 use callboard_actors::ids::ConversationId;
 
-use super::{ChatArgs, shown};
+use super::{ChatArgs, exit_of_pipe, shown};
 use crate::{
     cli::{
-        attached::{self, Attached},
+        attached::{self, Attached, Line as Handled},
         editor::edited,
         failure::{Done, Failure},
         lines::{Line, Lines},
@@ -44,9 +44,12 @@ pub(super) async fn attach_to(
     };
     let mut view = View::new(false, shows)
         .still_lines(args.plain)
+        .many_answers()
+        .notes(!args.quiet)
         .edits_in(&config.data_dir);
     let mut typing = Typing::default();
     let mut last = Ok(Done::Well);
+    let mut refused = false;
     let mut begun: Option<String> = None;
     loop {
         let line = match typing.next() {
@@ -54,7 +57,7 @@ pub(super) async fn attach_to(
             None => {
                 let (line, returned) = lines
                     .begin_with(typing.take_unfinished().or(begun.take()))
-                    .next()
+                    .next(&mut signals)
                     .await;
                 lines = returned;
                 match line {
@@ -72,10 +75,23 @@ pub(super) async fn attach_to(
             typing.listen();
         }
         let done = attached
-            .line(line.trim(), &mut view, &mut signals, &mut typing)
+            .line(
+                line.trim(),
+                lines.is_interactive(),
+                &mut view,
+                &mut signals,
+                &mut typing,
+            )
             .await;
         typing.pause();
-        let Some(done) = done else { break };
+        let done = match done {
+            Handled::Leave => break,
+            Handled::Refused => {
+                refused = true;
+                continue;
+            }
+            Handled::Done(done) => done,
+        };
         if let Err(failure) = &done {
             view.still();
             err_line(&failure.text(Paint::stderr()));
@@ -86,7 +102,7 @@ pub(super) async fn attach_to(
     if lines.is_interactive() {
         return Ok(Done::Well);
     }
-    last.map_err(|failure| failure.hint("the last prompt failed"))
+    exit_of_pipe(last, refused)
 }
 
 /// Does what a key at the prompt asks for. Returns what the next line begins with.

@@ -4,7 +4,7 @@
 use callboard_actors::{
     chat::Message,
     ids::{ConversationId, Epoch, Seq},
-    journal::{CallState, ConversationMetrics, ConversationRound, UsageTotals},
+    journal::{CallState, ConversationMetrics, ConversationRound, UsageTotals, thousands},
     stream::Open,
 };
 
@@ -107,12 +107,12 @@ impl Shown {
         let figures = &self.metrics;
         err_line(&paint.dim(&format!(
             "messages {}, rounds {}, API calls {}, tool calls {}, tokens {} in, {} out, over {}",
-            figures.messages_count,
-            figures.rounds,
-            figures.api_calls,
-            figures.tool_calls,
-            figures.total_input_tokens,
-            figures.total_output_tokens,
+            thousands(figures.messages_count),
+            thousands(figures.rounds),
+            thousands(figures.api_calls),
+            thousands(figures.tool_calls),
+            thousands(figures.total_input_tokens),
+            thousands(figures.total_output_tokens),
             seconds(figures.total_duration_ms()),
         )));
     }

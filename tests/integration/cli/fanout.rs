@@ -99,6 +99,33 @@ async fn each_line_has_its_section_in_order_and_one_that_fails_is_exit_code_one(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_cut_at_the_longest_allowed_is_said_and_counted() {
+    let home = Home::new();
+    let server = ModelServer::answering(|body| {
+        let is_cut = body.to_string().contains("alpha");
+        let stop = if is_cut { "max_tokens" } else { "end_turn" };
+        let events = anthropic_text("so far");
+        Reply::events(events.iter().map(|event| event.replace("end_turn", stop)))
+    })
+    .await;
+    let url = server.url();
+    lines(&home, "alpha\nbeta\n");
+
+    let ran = fan_out(&home, &url, &["Do {}.", "--over", "lines.txt"]).well();
+
+    assert_eq!(
+        ran.out,
+        "== 1 alpha\nso far\n[the answer was cut: it reached the longest answer allowed; --max-tokens allows more]\n\n\
+         == 2 beta\nso far\n\n"
+    );
+    assert!(
+        ran.err
+            .contains("2 tasks: 2 done, 0 failed, 1 answer cut short"),
+        "{ran:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_same_name_again_asks_no_model_and_its_journals_go_together() {
     let home = Home::new();
     let server = echo().await;

@@ -18,6 +18,49 @@ fn commands_are_listed_in_groups_and_help_takes_a_command() {
 }
 
 #[test]
+fn the_options_of_a_run_are_in_sections_and_sessions_names_all_its_commands() {
+    let home = Home::new();
+    let top = home.run(&["--help"]).well().out;
+    let sections = ["Model:", "Tools:", "Session:", "Output:", "Limits:"];
+
+    for command in ["run", "chat", "fanout"] {
+        let page = home.run(&[command, "--help"]).well().out;
+        let missing = sections.iter().find(|name| {
+            let heading = format!("\n{name}\n");
+            !page.contains(&heading)
+        });
+        assert_eq!(missing, None, "{command}: {page}");
+    }
+    let line = top
+        .lines()
+        .find(|line| line.starts_with("  sessions "))
+        .unwrap();
+    assert!(line.contains("fork") && line.contains("rewind"), "{line}");
+}
+
+#[test]
+fn a_wrong_value_names_the_page_of_its_command_and_v_logs_more() {
+    let home = Home::new();
+
+    let wrong = home.run(&["run", "--max-tokens", "x", "hi"]);
+    let more = home
+        .run(&["-vv", "run", "--provider", "offline", "hi"])
+        .well();
+    let both = home.run(&["-v", "--log", "debug", "tools", "list"]);
+
+    assert!(
+        wrong.error().contains("it must be a whole number"),
+        "{wrong:?}"
+    );
+    assert!(
+        wrong.error().contains("`callboard run --help`"),
+        "{wrong:?}"
+    );
+    assert!(more.err.contains("DEBUG"), "{more:?}");
+    assert_eq!(both.code, Some(2));
+}
+
+#[test]
 fn an_error_code_is_explained_in_any_case_and_an_unknown_one_gets_the_nearest() {
     let home = Home::new();
 

@@ -1,6 +1,7 @@
 //! `run` and `chat`.
 
-use super::{Home, serve::configure};
+use super::{Home, Ran, serve::configure};
+use crate::support::model_server::{ModelServer, Reply, anthropic_text};
 
 const QUESTION: &str = "Where is RETRY_CAP_MS?";
 
@@ -144,12 +145,11 @@ fn no_tools_means_none() {
 fn chat_reads_lines_from_a_pipe() {
     let home = Home::new();
 
-    let ran = home
-        .run_with_input(
-            &["chat", "--session", "c"],
-            &format!("/help\n{QUESTION}\n/history\n/metrics\n/nope\n/quit\nnever read\n"),
-        )
-        .well();
+    let ran = home.run_with_input(
+        &["chat", "--session", "c"],
+        &format!("/help\n{QUESTION}\n/history\n/metrics\n/nope\n/quit\nnever read\n"),
+    );
+    assert_eq!(ran.code, Some(1), "a line was refused: {ran:?}");
 
     assert!(ran.out.contains("/history  the messages"), "{}", ran.out);
     assert!(ran.out.contains("src/retry.rs:4"), "{}", ran.out);
@@ -162,6 +162,55 @@ fn chat_reads_lines_from_a_pipe() {
     );
     assert!(ran.err.contains("there is no command /nope"), "{}", ran.err);
     assert!(!ran.out.contains("never read"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_of_a_piped_chat_are_separated_and_a_line_goes_on_behind_a_backslash() {
+    let home = Home::new();
+    let answers = ["one", "two"].map(|text| Reply::events(anthropic_text(text)));
+    let server = ModelServer::start(answers).await;
+    let url = server.url();
+    let args = ["chat", "--provider", "anthropic", "--base-url", &url];
+
+    let ran = home
+        .run_with_input(&args, "exit\n\nfirst\\\nsecond\n")
+        .well();
+
+    assert_eq!(ran.out, "one\n\ntwo\n");
+    let sent = server.requests();
+    let of = |at: usize| sent[at].json()["messages"].to_string();
+    assert!(of(0).contains("exit"), "in a pipe, the word is a prompt");
+    assert!(of(1).contains(r"first\nsecond"), "{}", of(1));
+}
+
+#[test]
+fn a_retry_is_one_line_where_standard_error_is_no_terminal() {
+    let home = Home::new();
+    let run = |more: &[&str]| {
+        let url = ["--base-url", "http://127.0.0.1:9/v1", "--model", "x"];
+        let args = [&["run", "--provider", "openai"][..], &url, more, &["hi"]].concat();
+        home.run(&args)
+    };
+
+    let usual = run(&[]);
+    let quiet = run(&["-q"]);
+
+    let notes = |ran: &Ran| {
+        let lines = ran.err.lines();
+        lines
+            .filter(|line| line.starts_with("note: trying again"))
+            .count()
+    };
+    assert!(notes(&usual) >= 1, "{usual:?}");
+    assert!(
+        usual.err.contains("s: the provider cannot be reached"),
+        "{usual:?}"
+    );
+    assert_eq!(
+        (notes(&quiet), quiet.err.lines().count()),
+        (0, 1),
+        "{quiet:?}"
+    );
 }
 
 #[test]

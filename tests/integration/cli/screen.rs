@@ -411,15 +411,15 @@ fn an_attached_question_stays_in_sight_and_closes_when_it_is_decided_elsewhere()
 
     window.wait_for("one at http://");
     window.type_line("Go on.");
-    let shown = window.wait_for("\"two\"");
+    let shown = window.wait_for("  $ two");
     let at = |what: &str| {
         shown
             .find(what)
             .unwrap_or_else(|| panic!("{what}: {shown}"))
     };
-    assert!(at("\"one\"") < at("decided without you"), "{shown}");
+    assert!(at("  $ one") < at("decided without you"), "{shown}");
     assert!(at("decided without you") < at("MEANWHILE"), "{shown}");
-    assert!(at("MEANWHILE") < at("\"two\""), "{shown}");
+    assert!(at("MEANWHILE") < at("  $ two"), "{shown}");
     // A key before the silence ends would not count; this waits for it as a person does.
     std::thread::sleep(Duration::from_millis(900));
     window.try_tmux(&["send-keys", "-l", "y"]);
@@ -439,4 +439,100 @@ fn chat(home: &Home, test: &str, url: &str) -> Option<Window> {
         env!("CARGO_BIN_EXE_callboard")
     );
     Window::open(home, test, &[&command])
+}
+
+/// A chat with the offline model in a window; what it printed stays, with its status and the modes
+/// of the terminal behind it.
+fn chat_to_leave(home: &Home, test: &str) -> Option<Window> {
+    let command = format!(
+        "sh -c 'echo $$ > pid; exec \"{}\" chat --provider offline --sandbox none --session talk'; \
+         echo status $?; stty -a; sleep 60",
+        env!("CARGO_BIN_EXE_callboard")
+    );
+    Window::open(home, test, &[&command])
+}
+
+#[test]
+fn a_signal_ends_a_chat_at_its_prompt_and_the_terminal_is_as_before() {
+    let test = "a_signal_ends_a_chat_at_its_prompt_and_the_terminal_is_as_before";
+    for signal in ["TERM", "INT"] {
+        let home = Home::new();
+        let Some(window) = chat_to_leave(&home, test) else {
+            return;
+        };
+        window.wait_for("/help lists");
+        window.type_line("Where is RETRY_CAP_MS?");
+        window.wait_for("tokens in");
+        window.try_tmux(&["send-keys", "-l", "half a li"]);
+        window.wait_for("> half a li");
+
+        let pid = std::fs::read_to_string(home.work().join("pid")).unwrap();
+        let sent = Instant::now();
+        super::kill(pid.trim().parse().unwrap(), signal);
+        let shown = window.wait_for("status 130");
+
+        assert!(sent.elapsed() < Duration::from_secs(5), "{signal}: {shown}");
+        assert!(
+            shown.contains("resume with: callboard chat --session talk"),
+            "{shown}"
+        );
+        let modes = window.wait_for(" icanon ");
+        assert!(modes.contains(" echo "), "{modes}");
+        let stored = home.run(&["sessions", "export", "talk"]).well().json();
+        assert!(
+            stored["messages"]
+                .to_string()
+                .contains("Where is RETRY_CAP_MS?"),
+            "{stored}"
+        );
+    }
+}
+
+#[test]
+fn exit_and_quit_leave_a_chat_and_help_alone_is_the_list() {
+    let test = "exit_and_quit_leave_a_chat_and_help_alone_is_the_list";
+    for word in ["exit", "quit"] {
+        let home = Home::new();
+        let Some(window) = chat_to_leave(&home, test) else {
+            return;
+        };
+        window.wait_for("/help lists");
+        window.type_line("help");
+        let list = window.wait_for("/quit     leave");
+        // Words of the list are not cut at the edge of the window.
+        assert!(
+            list.lines()
+                .all(|line| line.trim_end().chars().count() <= 80),
+            "{list}"
+        );
+        window.type_line(word);
+
+        let shown = window.wait_for("status 0");
+        assert!(
+            shown.contains(&format!("`{word}` leaves the chat")),
+            "{shown}"
+        );
+        assert!(!shown.contains("resume with"), "nothing was said: {shown}");
+        assert!(home.run(&["sessions", "list"]).well().out.is_empty());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_ends_in_a_backslash_goes_on_in_the_next() {
+    let test = "a_line_that_ends_in_a_backslash_goes_on_in_the_next";
+    let server = ModelServer::start([Reply::events(anthropic_text("Both came."))]).await;
+    let home = Home::new();
+    let url = server.url();
+    let Some(window) = chat(&home, test, &url) else {
+        return;
+    };
+
+    window.wait_for("/help lists");
+    window.type_line("one\\");
+    window.type_line("two");
+    window.wait_for("Both came.");
+
+    let bodies = server.requests();
+    let prompt = bodies.last().unwrap().json()["messages"].to_string();
+    assert!(prompt.contains(r"one\ntwo"), "{prompt}");
 }

@@ -463,6 +463,23 @@ fn where_no_mount_namespace_can_be_made_folders_are_closed_and_the_note_says_so(
     );
 }
 
+#[test]
+fn a_run_behind_landlock_with_mounts_has_no_note() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = Arc::new(Root::open(folder.path(), PathRules::default()).unwrap());
+    let options = Options {
+        only: Some(Boundary::Landlock),
+        helper: Some(helper()),
+        ..Options::default()
+    };
+    let detected = detect_with(&root, Mode::Linux, &Spawner::start().unwrap(), options);
+
+    let Ok(detected) = detected else { return }; // No Landlock here.
+    if detected.sandbox.unwrap().policy().kind == "landlock" {
+        assert_eq!(detected.note, None);
+    }
+}
+
 /// Runs the tests of this file again as an unprivileged user, in another process.
 #[test]
 fn all_of_this_holds_for_an_unprivileged_user() {

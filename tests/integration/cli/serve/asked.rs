@@ -147,6 +147,35 @@ async fn a_chat_goes_on_with_a_conversation_of_a_running_host() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_an_attached_chat_lacks_is_refused_and_not_sent() {
+    let home = Home::new();
+    let (served, key) = served(&home).await;
+    let rounds = async || {
+        let path = "/v1/conversations/one/rounds";
+        served.ask(Method::GET, path, &key, None).await.body
+    };
+    let before = rounds().await;
+
+    let args = [
+        "chat",
+        "--attach",
+        "one",
+        "--server",
+        served.url(),
+        "--key",
+        &key,
+    ];
+    let ran = home.run_with_input(&args, "/model gpt-5\n/nope with words\n");
+
+    for command in ["/model", "/nope"] {
+        let line = format!("there is no command {command}; /help lists the commands");
+        assert!(ran.err.contains(&line), "{ran:?}");
+    }
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{ran:?}");
+    assert_eq!(rounds().await, before);
+}
+
 /// A page holds a thousand items.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_of_several_pages_is_read_whole() {
