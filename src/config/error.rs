@@ -2,8 +2,6 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use super::tenant::TenantSection;
-
 /// Where a value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -147,12 +145,12 @@ impl ConfigError {
         }
     }
 
-    /// Replaces the place of a contradiction by the JSON pointer of its value, for a tenant that was
-    /// given as JSON, and removes any other place.
+    /// Replaces the place of a contradiction by the JSON pointer of its value, for what was given as
+    /// JSON, and removes any other place.
     #[must_use]
-    pub(super) fn in_request(self, tenant: &TenantSection) -> Self {
+    pub(super) fn in_request(self, pointer: impl FnOnce(&Origin) -> Option<String>) -> Self {
         let pointer = match &self {
-            Self::Inconsistent { at, .. } => tenant.pointer(at),
+            Self::Inconsistent { at, .. } => pointer(at),
             _ => None,
         };
         let mut error = self.without_place();

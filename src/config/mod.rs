@@ -593,7 +593,7 @@ impl Config {
     /// # Errors
     /// The first [`ConfigError`], without a place.
     pub fn check_tenant(&self, tenant: &TenantSection) -> Result<(), ConfigError> {
-        checks::tenant(self, tenant).map_err(|error| error.in_request(tenant))
+        checks::tenant(self, tenant).map_err(|error| error.in_request(|at| tenant.pointer(at)))
     }
 
     /// Settings that are valid but rarely intended, one line each.

@@ -159,7 +159,7 @@ fn a_file_that_cannot_be_attached_is_named_with_what_to_do_and_nothing_is_stored
         (
             home.path().join("absent.png").to_str().unwrap().to_owned(),
             1,
-            "cannot be read",
+            "there is no such file",
         ),
     ] {
         let ran = home.run(&["run", "--provider", "offline", "--attach", &file, "Hello"]);

@@ -76,7 +76,7 @@ impl Drop for Joined {
 }
 
 impl FanOutContexts {
-    /// Registers a fan-out of so many tasks whose conversations have `root` as their parent. Returns
+    /// Registers a fan-out of `tasks` tasks whose conversations have `root` as their parent. Returns
     /// `None` while a fan-out of this root is registered.
     pub(crate) fn join(
         self: &Arc<Self>,

@@ -196,7 +196,7 @@ fn diff_of<'a>(old: &'a str, new: &'a str) -> similar::TextDiff<'a, 'a, 'a, str>
         .diff_lines(old, new)
 }
 
-fn changed_line<'a>(change: similar::Change<&'a str>) -> (&'static str, &'a str) {
+fn changed_line(change: similar::Change<&str>) -> (&'static str, &str) {
     let class = match change.tag() {
         similar::ChangeTag::Insert => "add",
         similar::ChangeTag::Delete => "del",

@@ -119,7 +119,7 @@ pub(super) async fn list(
         {
             return Ok(StatusCode::NOT_MODIFIED.into_response());
         }
-        let reads = reads(&app, &viewer, &open, &rows).await;
+        let reads = reads(&app, &viewer, &filter, &open, &rows).await;
         let list = lists(&filter, &open, &rows, next, &reads, now).into_string();
         let mut response = whole_answer("text/html; charset=utf-8", list, room, pause_max).await?;
         let tag = HeaderValue::from_str(&tag).ok();
@@ -128,7 +128,7 @@ pub(super) async fn list(
             .extend(tag.map(|tag| (header::ETAG, tag)));
         return Ok(response);
     }
-    let reads = reads(&app, &viewer, &open, &rows).await;
+    let reads = reads(&app, &viewer, &filter, &open, &rows).await;
     let content = html! {
         h1 { "Conversations" }
         (filters(&filter))
@@ -294,10 +294,12 @@ fn tag(open: &[Row], rows: &[SessionSummary]) -> String {
     format!("\"{}\"", KeyHash::from_key(&text))
 }
 
-/// Reads of each conversation its first words, and how its last round failed.
+/// Reads of each conversation its first words and, where failed ones are asked for, how its last
+/// round failed: that reads the end of a journal, and lists are read again every few seconds.
 async fn reads(
     app: &App,
     viewer: &TenantSession,
+    filter: &Filter,
     open: &[Row],
     rows: &[SessionSummary],
 ) -> HashMap<ConversationId, Read> {
@@ -308,9 +310,13 @@ async fn reads(
         // A damaged conversation has no title.
         let title = handle.conversation(&row.conversation).title().await;
         let title = title.ok().flatten();
+        let failure = match filter.is_failed() {
+            true => last_failure(app, viewer, row).await,
+            false => None,
+        };
         let read = Read {
             title: title.map(|title| visible(&title)).unwrap_or_default(),
-            failure: last_failure(app, viewer, row).await,
+            failure,
         };
         all.insert(row.conversation.clone(), read);
     }

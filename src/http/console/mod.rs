@@ -5,7 +5,7 @@
 //! # Layout
 //! | Module | Holds |
 //! |---|---|
-//! | `session`, `cookies`, `form` | who asks; cookies; forms, which carry a token of the session |
+//! | `session`, `slot`, `cookies`, `form` | who asks, also where a page fails; cookies; forms, which carry a token of the session |
 //! | `page`, `answer`, `assets` | the frame and the headers of pages; style and script |
 //! | `html`, `markdown` | small parts; Markdown as HTML |
 //! | `login`, `list` | the login; the conversations of a tenant |
@@ -49,6 +49,7 @@ mod markdown;
 mod page;
 mod rounds;
 mod session;
+mod slot;
 mod tasks;
 mod thread;
 mod timeline;

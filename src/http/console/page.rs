@@ -16,7 +16,7 @@ use super::{
     answer::see_other,
     assets::{ICON_PATH, SCRIPT_PATH, STYLE_PATH},
     cookies::{CSRF, cookie},
-    session::SessionSlot,
+    slot::SessionSlot,
 };
 use crate::{
     http::{

@@ -1,17 +1,17 @@
 //! Who asks for a page: the session of a request, and what its pages need.
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 use axum::{
     extract::{Extension, FromRequestParts},
     http::{HeaderMap, Method, request::Parts},
 };
 use callboard_actors::ids::TenantId;
-use parking_lot::Mutex;
 
 use super::{
     cookies::{SESSION_COOKIE, cookie},
     page::Failure,
+    slot::SessionSlot,
 };
 use crate::http::{
     addresses::ClientAddress,
@@ -48,17 +48,6 @@ pub(in crate::http) fn tenant_of(headers: &HeaderMap, app: &App) -> Option<Tenan
     }
 }
 
-/// Where a request leaves its session, for the page of a failure.
-#[derive(Debug, Clone, Default)]
-pub(super) struct SessionSlot(Arc<Mutex<Option<Session>>>);
-
-impl SessionSlot {
-    /// The session of the request, if a handler asked for it.
-    pub(super) fn take(&self) -> Option<Session> {
-        self.0.lock().take()
-    }
-}
-
 /// Whoever has a session.
 pub(super) struct AnySession {
     pub(super) session: Session,
@@ -70,8 +59,8 @@ impl FromRequestParts<App> for AnySession {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Failure> {
         match session_of(&parts.headers, app) {
             Some(session) => {
-                if let Some(SessionSlot(slot)) = parts.extensions.get() {
-                    *slot.lock() = Some(session.clone());
+                if let Some(slot) = parts.extensions.get::<SessionSlot>() {
+                    slot.put(session.clone());
                 }
                 Ok(Self { session })
             }

@@ -37,10 +37,7 @@ fn in_the_home_folder_the_doctor_says_why_run_is_refused_there() {
     };
     assert!(findings(&doctor.out).iter().any(is_said), "{doctor:?}");
     assert_eq!(refused.code, Some(2), "{refused:?}");
-    assert!(
-        refused.error().contains("work in a project's folder"),
-        "{refused:?}"
-    );
+    assert!(refused.error().contains("--workspace DIR"), "{refused:?}");
 }
 
 #[test]

@@ -39,7 +39,11 @@ impl Drop for Mock {
 
 fn load(home: &Home, args: &[&str]) -> Value {
     let all: Vec<&str> = ["load", "--json"].iter().chain(args).copied().collect();
-    home.run(&all).well().json()
+    let ran = home.run(&all);
+    let report = ran.json();
+    let expected = i32::from(report["served"] == 0);
+    assert_eq!(ran.code, Some(expected), "{ran:?}");
+    report
 }
 
 /// Checks that the report counts no lost, mismatched or repeated answer.

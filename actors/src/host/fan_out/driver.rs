@@ -119,6 +119,19 @@ enum Warmth {
     Warm,
 }
 
+/// Where the results go, and the registration of the fan-out.
+pub(super) struct Outlet {
+    pub(super) results: mpsc::Sender<Arc<TaskEnd>>,
+    pub(super) joined: Joined,
+}
+
+impl Outlet {
+    fn send(&self, end: TaskEnd) {
+        self.joined.ends_a_task();
+        let _ = self.results.try_send(Arc::new(end)); // One slot per task; the reader may be gone.
+    }
+}
+
 pub(super) struct Driver {
     directory: Arc<Directory>,
     /// The id prefix of the children.
@@ -135,7 +148,6 @@ pub(super) struct Driver {
     reports: mpsc::Receiver<FanOutEvent>,
     receipts: FuturesUnordered<Awaited>,
     attaching: FuturesUnordered<BoxFuture<'static, Attached>>,
-    results: mpsc::Sender<Arc<TaskEnd>>,
     journals: Journals,
     /// Conversations of ended tasks that may not be asleep yet, in the order of their ends.
     resting: VecDeque<Scope>,
@@ -145,7 +157,7 @@ pub(super) struct Driver {
     /// Why no further task begins; `None` while tasks may begin.
     stopped: Option<Failure>,
     /// Dropped last, since activations of the children look up their configuration through it.
-    joined: Joined,
+    outlet: Outlet,
 }
 
 impl Driver {
@@ -155,9 +167,8 @@ impl Driver {
         limits: FanOutLimits,
         tasks: Vec<String>,
         (ends, reports): (Arc<RoundEndListener>, mpsc::Receiver<FanOutEvent>),
-        results: mpsc::Sender<Arc<TaskEnd>>,
         journals: Journals,
-        joined: Joined,
+        outlet: Outlet,
     ) -> Self {
         Self {
             children: limits.root.conversation.children(),
@@ -177,12 +188,11 @@ impl Driver {
             reports,
             receipts: FuturesUnordered::new(),
             attaching: FuturesUnordered::new(),
-            results,
             journals,
             resting: VecDeque::new(),
             room_at: None,
             stopped: None,
-            joined,
+            outlet,
         }
     }
 
@@ -533,7 +543,7 @@ impl Driver {
         let conversation = child.conversation.clone();
         self.resting.push_back(child);
         self.forget_the_asleep();
-        self.send_result(TaskEnd {
+        self.outlet.send(TaskEnd {
             index: task_index(index),
             conversation,
             outcome,
@@ -562,7 +572,7 @@ impl Driver {
             failure: why,
             end: None,
         });
-        self.send_result(TaskEnd {
+        self.outlet.send(TaskEnd {
             index: task_index(index),
             conversation,
             outcome,
@@ -570,11 +580,6 @@ impl Driver {
             took: Duration::ZERO,
             attached: false,
         });
-    }
-
-    fn send_result(&self, end: TaskEnd) {
-        self.joined.ends_a_task();
-        let _ = self.results.try_send(Arc::new(end)); // One slot per task; the reader may be gone.
     }
 
     /// Interrupts the running tasks, with the failure `why` if there is one. The others end with
@@ -606,7 +611,7 @@ impl Driver {
                 end: None,
             });
             let conversation = child.conversation;
-            self.send_result(TaskEnd {
+            self.outlet.send(TaskEnd {
                 index: task_index(index),
                 conversation,
                 outcome,

@@ -39,7 +39,7 @@ use crate::{
     policy::{Budget, BudgetLevel},
     tenant::{Family, Tenant},
 };
-use driver::{Driver, FanOutLimits, Journals};
+use driver::{Driver, FanOutLimits, Journals, Outlet};
 use ephemeral_store::EphemeralStore;
 use round_end_listener::RoundEndListener;
 
@@ -377,13 +377,12 @@ impl TenantHandle {
             limits,
             tasks,
             (ends, reports),
-            results,
             Journals {
                 known,
                 retry_failed,
                 ephemeral,
             },
-            joined,
+            Outlet { results, joined },
         );
         drop(host.directory.runtime().spawn(driver.run()));
         Ok(FanOutRun {

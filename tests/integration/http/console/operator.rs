@@ -76,6 +76,7 @@ async fn the_operator_reads_figures_and_rules_tenants_by_forms() {
 #[tokio::test]
 async fn a_new_key_is_shown_once_and_loading_its_page_again_makes_no_other() {
     let server = operated().await;
+    server.send("c", "hello").await;
     let mut operator = Browser::with(&server, ADMIN).await;
     let path = "/console/host/tenants/acme/key";
 
@@ -96,6 +97,7 @@ async fn a_new_key_is_shown_once_and_loading_its_page_again_makes_no_other() {
 #[tokio::test]
 async fn the_form_of_quotas_shows_those_that_are_set_and_says_when_it_has_set_others() {
     let server = operated().await;
+    server.send("c", "hello").await;
     let mut operator = Browser::with(&server, ADMIN).await;
 
     let before = operator.get("/console/host/tenants").await.text;
