@@ -11,7 +11,6 @@ import pty
 import re
 import sys
 import time
-import urllib.request
 
 COLUMNS = 96
 # What is typed: the first question, the stored session, and the same question for every line of a file.
@@ -25,12 +24,10 @@ SESSION = [
 
 def console(url, key, admin_key, folder):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "clients"))
-    from console import Browser, log_in
+    from console import Browser, log_in, send
 
     def post(conversation, text):
-        request = urllib.request.Request(f"{url}/v1/conversations/{conversation}/messages", json.dumps({"content": text}).encode(),
-                                         {"authorization": f"Bearer {key}", "content-type": "application/json", "prefer": "respond-async"})
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read()
+        send(url, key, conversation, text)
 
     browser = Browser()
 

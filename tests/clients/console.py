@@ -136,6 +136,13 @@ def ok(what):
     print(f"ok: {what}", flush=True)
 
 
+def send(url, key, conversation, text):
+    """Sends a prompt, and does not wait for its answer."""
+    request = urllib.request.Request(f"{url}/v1/conversations/{conversation}/messages", json.dumps({"content": text}).encode(),
+                                     {"authorization": f"Bearer {key}", "content-type": "application/json", "prefer": "respond-async"})
+    urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read()
+
+
 def log_in(browser, url, key):
     browser.go(f"{url}/")
     browser.type("#key", key)
@@ -192,9 +199,7 @@ def main():
     faults = []
 
     def post(conversation, text):
-        request = urllib.request.Request(f"{url}/v1/conversations/{conversation}/messages", json.dumps({"content": text}).encode(),
-                                         {"authorization": f"Bearer {key}", "content-type": "application/json", "prefer": "respond-async"})
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read()
+        send(url, key, conversation, text)
 
     def look(name):
         for scheme in ["light", "dark"]:

@@ -6,9 +6,8 @@ file axe.min.js. Fails on findings that axe calls serious or critical. Prints `o
 
 import json
 import sys
-import urllib.request
 
-from console import Browser, log_in, ok
+from console import Browser, log_in, ok, send
 
 RUN = """axe.run(document, {resultTypes: ['violations']}).then((found) => JSON.stringify(found.violations.map((rule) =>
     [rule.impact, rule.id, rule.nodes.map((node) => node.html.slice(0, 160))])))"""
@@ -22,9 +21,7 @@ def main():
     faults = []
 
     def post(conversation, text):
-        request = urllib.request.Request(f"{url}/v1/conversations/{conversation}/messages", json.dumps({"content": text}).encode(),
-                                         {"authorization": f"Bearer {key}", "content-type": "application/json", "prefer": "respond-async"})
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30).read()
+        send(url, key, conversation, text)
 
     def check(path, ready):
         browser.go(url + path)

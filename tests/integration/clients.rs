@@ -377,12 +377,8 @@ fn a_person_with_curl_is_served() {
     keeps(client, 6);
 }
 
-#[test]
-fn a_person_with_a_browser_is_served() {
-    let name = "a_person_with_a_browser_is_served";
-    if !is_there("chromium") || !is_there("chromedriver") {
-        return skipped(name, "chromium or chromedriver is not installed");
-    }
+/// A host whose model asks to write a file, and then streams its answer.
+fn editing_host() -> Host {
     let edit = r#"{"path":"notes.txt","old_text":"","new_text":"hello\nworld\n"}"#;
     let flags = [
         "--tool-calls=1",
@@ -393,12 +389,21 @@ fn a_person_with_a_browser_is_served() {
         "--chunk-delay-ms=15",
         "--write-per=event",
     ];
-    let host = host_with(&flags, |folder| {
+    host_with(&flags, |folder| {
         let workspace = folder.join("workspace");
         std::fs::create_dir(&workspace).unwrap();
         let workspace = workspace.display();
         format!("workspace = \"{workspace}\"\napprove = \"ask\"\n")
-    });
+    })
+}
+
+#[test]
+fn a_person_with_a_browser_is_served() {
+    let name = "a_person_with_a_browser_is_served";
+    if !is_there("chromium") || !is_there("chromedriver") {
+        return skipped(name, "chromium or chromedriver is not installed");
+    }
+    let host = editing_host();
 
     let mut client = script("python3", "console.py");
     client.args([&host.serve.1, KEY, ADMIN_KEY]);
@@ -419,20 +424,7 @@ fn no_page_of_the_console_has_a_serious_fault_of_accessibility() {
             "the npm package `axe-core` is not in target/clients/node_modules",
         );
     }
-    let edit = r#"{"path":"notes.txt","old_text":"","new_text":"hello\nworld\n"}"#;
-    let flags = [
-        "--tool-calls=1",
-        "--tool=file_edit",
-        "--tool-input",
-        edit,
-        "--write-per=event",
-    ];
-    let host = host_with(&flags, |folder| {
-        let workspace = folder.join("workspace");
-        std::fs::create_dir(&workspace).unwrap();
-        let workspace = workspace.display();
-        format!("workspace = \"{workspace}\"\napprove = \"ask\"\n")
-    });
+    let host = editing_host();
 
     let mut client = script("python3", "console_axe.py");
     client.args([&host.serve.1, KEY, ADMIN_KEY]).arg(&axe);

@@ -220,7 +220,7 @@ async fn large_bodies_and_answers_pass_an_http2_connection_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_without_a_key_is_not_read() {
+async fn a_body_without_a_key_is_not_waited_for() {
     let server = server(|_| {}).await;
     let endless = "POST /v1/conversations/c/messages HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 1000000000\r\n\r\n{";
 

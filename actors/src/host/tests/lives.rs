@@ -160,6 +160,31 @@ async fn a_round_that_takes_the_process_down_ends_after_three_processes() {
     assert_eq!(open.unwrap(), []);
 }
 
+/// A host on a store where ten processes have ended during the first model call of its conversation,
+/// which has got these prompts.
+async fn after_ten_processes(
+    model: &Arc<ScriptedModel>,
+    store: &Arc<dyn SessionBackend>,
+    prompts: &[&str],
+) -> Host {
+    let next = async || {
+        let host = builder(model).shared_sessions(store.clone());
+        host.build().await.unwrap()
+    };
+    let first = next().await;
+    for prompt in prompts {
+        drop(conversation(&first).send(*prompt).await.unwrap());
+        model.until(|counts| counts.started == 1).await;
+    }
+    drop(first); // As when the answer takes the process down.
+    for life in 2..=10 {
+        let host = next().await;
+        assert_eq!(host.resume_interrupted().await, Ok(1));
+        model.until(|counts| counts.started == life).await;
+    }
+    next().await
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_model_call_that_takes_the_process_down_ends_after_ten_processes() {
     let store = store();
@@ -169,21 +194,7 @@ async fn a_model_call_that_takes_the_process_down_ends_after_ten_processes() {
             _ => Reply::text("well"),
         }
     }));
-    let next = async || {
-        let host = builder(&model).shared_sessions(store.clone());
-        host.build().await.unwrap()
-    };
-    let first = next().await;
-    drop(conversation(&first).send("go").await.unwrap());
-    model.until(|counts| counts.started == 1).await;
-    drop(first); // As when the answer takes the process down.
-    for life in 2..=10 {
-        let host = next().await;
-        assert_eq!(host.resume_interrupted().await, Ok(1));
-        model.until(|counts| counts.started == life).await;
-    }
-
-    let last = next().await;
+    let last = after_ten_processes(&model, &store, &["go"]).await;
     assert_eq!(last.resume_interrupted().await, Ok(1));
     until("it is asked", || last.awake() == 1).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -205,22 +216,7 @@ async fn a_prompt_that_waits_behind_a_round_that_is_given_up_is_answered() {
             true => Reply::text("well"),
         }
     }));
-    let next = async || {
-        let host = builder(&model).shared_sessions(store.clone());
-        host.build().await.unwrap()
-    };
-    let first = next().await;
-    drop(conversation(&first).send("go").await.unwrap());
-    model.until(|counts| counts.started == 1).await;
-    drop(conversation(&first).send("the second").await.unwrap());
-    drop(first);
-    for life in 2..=10 {
-        let host = next().await;
-        assert_eq!(host.resume_interrupted().await, Ok(1));
-        model.until(|counts| counts.started == life).await;
-    }
-
-    let last = next().await;
+    let last = after_ten_processes(&model, &store, &["go", "the second"]).await;
     assert_eq!(last.resume_interrupted().await, Ok(1));
     let talk = conversation(&last);
     until("both are over", || last.awake() == 1).await;
